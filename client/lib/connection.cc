@@ -312,6 +312,10 @@ Status Connection::SetLayout(const LayoutNotice& layout) {
     call.setReduction(static_cast<std::uint8_t>(layout.reduction));
     call.setPolicy(layout.policy.c_str());
     call.setCodec(layout.codec.c_str());
+    auto codecs = call.initCodecs(static_cast<unsigned>(layout.codecs.size()));
+    for (unsigned i = 0; i < codecs.size(); ++i) codecs.set(i, layout.codecs[i].c_str());
+    call.setCompressAfter(layout.compress_after);
+    call.setResiduals(layout.residuals);
     return call.send().then([&status](auto&& answer) { status = StatusOf(answer.getRefusal()); });
   });
 }

@@ -83,6 +83,20 @@ Status CheckLayout(std::span<const hr_tensor_spec> specs, const hr_layout_option
   return CheckOverlap(specs);
 }
 
+LayoutNotice NoticeOf(const hr_layout_options& options, std::size_t gradients_count) {
+  LayoutNotice notice{.reduction = static_cast<Reduction>(options.reduction),
+                      .policy = options.policy,
+                      .codec = options.codec,
+                      .codecs = {},
+                      .compress_after = options.compress_after,
+                      .residuals = options.residuals};
+  if (options.codecs == nullptr) return notice;
+  for (const char* const codec : std::span(options.codecs, gradients_count)) {
+    notice.codecs.emplace_back(codec == nullptr ? "" : codec);
+  }
+  return notice;
+}
+
 Layout::Layout(Operations& operations, Shape shape)
     : operations_(operations),
       shape_(std::move(shape)),

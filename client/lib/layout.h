@@ -27,6 +27,8 @@ inline constexpr std::size_t kGradientsMax = 768;
 // What the specs of a layout must be, beyond what each must be as a tensor: one segment, no
 // overlap, a reduction and policy that can be. The error names the gradients.
 Status CheckLayout(std::span<const hr_tensor_spec> specs, const hr_layout_options& options);
+// What options that check ask for a layout of so many gradients; the tensors' number is missing.
+LayoutNotice NoticeOf(const hr_layout_options& options, std::size_t gradients_count);
 
 class Layout {
  public:

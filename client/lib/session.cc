@@ -273,13 +273,11 @@ Status Session::ReleaseTensors(std::span<hr_tensor*> tensors) {
 }
 
 // Registers what must stay together: tensors that no layout takes go again.
-Result<std::uint32_t> Session::Announce(std::span<const TensorSpec> specs,
-                                        const hr_layout_options& options) {
+Result<std::uint32_t> Session::Announce(std::span<const TensorSpec> specs, LayoutNotice& notice) {
   const Result<std::uint32_t> first = control_->RegisterTensors(specs);
   if (!first) return first.error();
-  const LayoutNotice notice{*first, static_cast<std::uint32_t>(specs.size()),
-                            static_cast<Reduction>(options.reduction), options.policy,
-                            options.codec};
+  notice.first = *first;
+  notice.count = static_cast<std::uint32_t>(specs.size());
   const Status taken = control_->SetLayout(notice);
   if (taken.ok()) return *first;
   // What the caller needs to know is why the layout was refused, not how the tensors went.
@@ -308,12 +306,13 @@ Result<hr_layout*> Session::CreateLayout(std::span<const hr_tensor_spec> specs,
     }
     has_layout_ = true;  // taken before the round trips, so that two threads do not both make one
   }
-  const Result<std::uint32_t> first = Announce(*announced, options);
+  LayoutNotice notice = NoticeOf(options, specs.size());
+  const Result<std::uint32_t> first = Announce(*announced, notice);
   std::lock_guard lock(mutex_);
   has_layout_ = first.ok();
   if (!first) return first.error();
   shape.first_tensor = *first;
-  layout_request_ = {specs[0].segment, std::move(announced).value(), options};
+  layout_request_ = {specs[0].segment, std::move(announced).value(), std::move(notice)};
   layout_.reset(new hr_layout{*this, Layout(operations_, std::move(shape))});
   return layout_.get();
 }

@@ -189,8 +189,7 @@ class Session final : public LossListener {
   static ipc::Record RecordOf(const Request& request, DType dtype, std::uint64_t count);
   Result<ipc::Record> RecordFor(const Request& request, const hr_tensor* tensor,
                                 const hr_range* range) const;
-  Result<std::uint32_t> Announce(std::span<const TensorSpec> specs,
-                                 const hr_layout_options& options);
+  Result<std::uint32_t> Announce(std::span<const TensorSpec> specs, LayoutNotice& notice);
   template <typename Handle>
   Status CheckOwned(const Owned<Handle>& owned, const Handle* handle, const char* what);
   Status CheckRequest(const Request& request, std::uint64_t count) const;
@@ -236,7 +235,7 @@ class Session final : public LossListener {
   struct LayoutRequest {
     const hr_segment* segment = nullptr;
     std::vector<TensorSpec> specs;
-    hr_layout_options options{};
+    LayoutNotice notice;
   };
   std::optional<LayoutRequest> layout_request_;  // guarded by mutex_
   std::unique_ptr<Arrays> arrays_;               // refers to control_, but not when it goes

@@ -79,6 +79,17 @@ constexpr bool Loses(const Codec& codec) {
   return codec.kind != Codec::kNone && codec.kind != Codec::kLossless;
 }
 
+// A codec as the value of SteeringKind::kCompress, and back; nothing where that is none.
+constexpr std::uint64_t SteeringValue(const Codec& codec) {
+  return std::uint64_t{codec.kind} | std::uint64_t{codec.parameter} << 8U;
+}
+constexpr std::optional<Codec> CodecOfValue(std::uint64_t value) {
+  const auto kind = static_cast<std::uint8_t>(value & 0xFFU);
+  const auto parameter = static_cast<std::uint8_t>(value >> 8U & 0xFFU);
+  if (value > 0xFFFFU || !IsCodec(kind, parameter)) return std::nullopt;
+  return Codec(static_cast<Codec::Kind>(kind), parameter);
+}
+
 // "int8", "topk:8".
 std::string Name(const Codec& codec);
 // Also of names without a parameter, "topk", which have the default; nothing where there is no such

@@ -18,13 +18,14 @@ enum class SteeringKind : std::uint8_t {
   kPriority = 6,  // value: class, 0 to kPriorityMax; larger goes first
   kLimit = 7,     // value: bytes a second on each lane; 0: none
   kSends = 8,     // value: a SendsClass, of the job's sends and receives
+  kCompress = 9,  // value: SteeringValue of a codec, in which its gradients cross between nodes
   // Between services only: how far a node of a job that is drained has come, whose ranks have
   // posted that operation and gradients of that iteration.
-  kDrainOperations = 9,
-  kDrainIterations = 10,
+  kDrainOperations = 10,
+  kDrainIterations = 11,
   kEvict = 20,  // value: a rank, which the job loses at once as if its process were gone
 };
-inline constexpr int kSteeringKindsCount = 8;  // that people may ask for, beside kEvict
+inline constexpr int kSteeringKindsCount = 9;  // that people may ask for, beside kEvict
 
 // When sends and receives of a job go, beside its other operations and the blocks of its plan.
 enum class SendsClass : std::uint8_t {

@@ -114,11 +114,14 @@ interface Session {
   leave @4 () -> (refusal :Refusal);
   # An orderly end: open operations of this rank are ended, later ones of others name it.
   setLayout @5 (first :UInt32, count :UInt32, reduction :UInt8, policy :Text,
-             codec :Text)
+             codec :Text, codecs :List(Text), compressAfter :UInt64,
+             residuals :UInt64)
       -> (refusal :Refusal);
   # The session's gradients: tensors first .. first + count - 1, in forward order, in one segment.
   # Once a session. policy empty: as the leader has it. codec: in which their sums cross between
-  # nodes; empty: none.
+  # nodes, but for small ones; empty: none. codecs: of each by itself; empty ones: as codec says.
+  # compressAfter: so many iterations cross as they are. residuals: where in the segment, behind the
+  # gradients, there is room for what encodings leave out; 0: nowhere.
   registerDeviceSegment @6 (handle :DeviceHandle, pieces :List(Descriptor))
       -> (refusal :Refusal, segment :UInt32);
   # Memory of a GPU, as registerSegment. Returns when the service has mapped it for all GPUs that

@@ -8,7 +8,7 @@ using Quorum = import "client.capnp".Quorum;
 using Membership = import "client.capnp".Membership;
 $Cxx.namespace("headrace::schema");
 
-const peerProtocolVersion :UInt32 = 7;
+const peerProtocolVersion :UInt32 = 8;
 
 struct PeerHello {
   protocolVersion @0 :UInt32;
@@ -63,14 +63,16 @@ struct LayoutTensor {
   offset @1 :UInt64;        # bytes behind the lowest tensor
   count @2 :UInt64;         # elements
   dtype @3 :UInt8;          # headrace::DType
+  codec @4 :UInt8;          # headrace::Codec::Kind, in which its sums cross between nodes
+  codecParameter @5 :UInt8; # of codecs that have one; else 0
+  keepsCodec @6 :Bool;      # no person may choose another
 }
 
 struct Layout {
   reduction @0 :UInt8;      # headrace::Reduction
   tensors @1 :List(LayoutTensor);
   namesHash @2 :UInt64;     # of all names in their order, whole ones: PROTOCOL.md
-  codec @3 :UInt8;          # headrace::Codec::Kind, in which sums cross between nodes
-  codecParameter @4 :UInt8; # of codecs that have one; else 0
+  compressAfter @3 :UInt64; # iterations that cross as they are before any is encoded
 }
 
 struct SeenIteration {   # how one iteration went on a node, in seconds with idle lanes

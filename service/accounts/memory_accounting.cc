@@ -56,7 +56,7 @@ Result<SegmentId> MemoryAccounting::ReserveSegment(std::uint64_t size, std::uint
   }
   std::uint32_t id = 0;
   while (segments_.contains(id)) ++id;
-  segments_.emplace(id, Segment{.size = size, .bytes = bytes});
+  segments_.emplace(id, Segment{.size = size, .bytes = bytes, .kind = kind});
   segment_bytes_ += bytes;
   return SegmentId{id};
 }
@@ -241,6 +241,28 @@ Result<Layout> MemoryAccounting::MakeLayout(TensorId first, std::uint32_t count,
   if (Status status = CheckLayout(layout); !status) return status.error();
   layout.names_hash = HashNames(layout);
   return layout;
+}
+
+Status MemoryAccounting::CheckResiduals(TensorId first, const Layout& layout,
+                                        std::uint64_t offset) const {
+  HR_CHECK(IsTaken(first.value), first.value);
+  const Tensor& tensor = tensors_[first.value];
+  const std::uint64_t size = segments_.at(tensor.segment.value).size;
+  const std::uint64_t length = EndOf(layout);
+  const std::uint64_t end = tensor.offset - layout.tensors.front().offset + length;
+  if (offset % kResidualsAlignment == 0 && offset >= end && offset <= size &&
+      length <= size - offset) {
+    return {};
+  }
+  return Wrong(
+      fmt::format("residuals from byte {} on: they take {} bytes behind the gradients, "
+                  "which end at byte {} of {}, and begin at a multiple of {}",
+                  offset, length, end, size, kResidualsAlignment));
+}
+
+bool MemoryAccounting::IsOnDevice(TensorId tensor) const {
+  HR_CHECK(IsTaken(tensor.value), tensor.value);
+  return segments_.at(tensors_[tensor.value].segment.value).kind == Kind::kDevice;
 }
 
 void MemoryAccounting::KeepLayout(TensorId first, std::uint32_t count) {

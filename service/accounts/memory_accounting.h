@@ -59,6 +59,11 @@ class MemoryAccounting {
   // Takes KeepLayout back: the other ranks' layouts are different.
   void DropLayout() { layout_count_ = 0; }
 
+  // Whether byte `offset` of the layout's segment begins room for its residuals: aligned, behind
+  // the gradients and within the segment. kInvalidArgument with what is possible.
+  Status CheckResiduals(TensorId first, const Layout& layout, std::uint64_t offset) const;
+  // Whether it lies in memory of a GPU; it is registered.
+  bool IsOnDevice(TensorId tensor) const;
   std::size_t tensors_count() const { return tensors_count_; }
   std::uint64_t segment_bytes() const { return segment_bytes_; }
 
@@ -66,6 +71,7 @@ class MemoryAccounting {
   struct Segment {
     std::uint64_t size = 0;
     std::uint64_t bytes = 0;
+    Kind kind = Kind::kHost;
     bool usable = false;
   };
 

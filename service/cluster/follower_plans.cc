@@ -89,10 +89,11 @@ void FollowerPlans::Handle(Job& job, const AnnouncePlanSwitch& change) {
                         .from_iteration = change.from_iteration,
                         .before_s = change.before_s};
   jobs_.SendToDispatch({sent});
-  const Codec codec = job.layouts.layout() == nullptr ? Codec::kNone : job.layouts.layout()->codec;
-  jobs_.Add(ToWatch{Event{.code = Code::kOk,
-                          .job = job.id,
-                          .text = DescribeSwitch(job.name, *job.offered, codec, sent)}});
+  HR_CHECK(job.layouts.layout() != nullptr, job.name);
+  jobs_.Add(ToWatch{Event{
+      .code = Code::kOk,
+      .job = job.id,
+      .text = DescribeSwitch(job.name, *job.offered, job.layouts.layout()->tensors.size(), sent)}});
 }
 
 }  // namespace headrace::service

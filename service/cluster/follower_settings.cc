@@ -31,8 +31,8 @@ void FollowerSettings::SetPolicy(JobId id, plan::Policy policy) {
 void FollowerSettings::Steer(JobId id, const Steering& steering) {
   Job* job = jobs_.Find(id);
   if (job == nullptr || job->stage == Stage::kFailed) return;
-  // Nobody else has to receive it.
-  if (FollowedJobs::IsLedHere(*job)) {
+  // Nobody else has to receive it. What is compressed is the leader's to say, also of its own jobs.
+  if (FollowedJobs::IsLedHere(*job) && steering.kind != SteeringKind::kCompress) {
     jobs_.SendToDispatch({SteerJob{.job = id, .steering = steering}});
     if (steering.kind != SteeringKind::kCancel) return;
     jobs_.SendToLeader(*job, RequestSteering{.job = job->number, .steering = steering});

@@ -47,6 +47,29 @@ std::string DescribeTensor(const Layout& layout, std::size_t index) {
                       : fmt::format("tensor {} ({})", index, name);
 }
 
+Status SetCodecs(Layout& layout, Codec codec, std::span<const std::optional<Codec>> each,
+                 bool on_gpu) {
+  if (!each.empty() && each.size() != layout.tensors.size()) {
+    return Wrong(fmt::format("{} codecs for {} tensors: one for each, or none", each.size(),
+                             layout.tensors.size()));
+  }
+  for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
+    LayoutTensor& tensor = layout.tensors[i];
+    const bool named = !each.empty() && each[i].has_value();
+    const bool possible = tensor.dtype == DType::kFloat32;
+    const bool worth_it = possible && tensor.Bytes() >= kCompressedBytesMin;
+    tensor.codec = named ? *each[i] : worth_it ? codec : Codec(Codec::kNone);
+    tensor.keeps_codec = named || !worth_it || on_gpu;
+    if (tensor.codec == Codec::kNone || (possible && !on_gpu)) continue;
+    return Wrong(
+        fmt::format("{} is to be compressed as {} and is {}: only float32 in the host's "
+                    "memory is compressed",
+                    DescribeTensor(layout, i), Name(tensor.codec),
+                    possible ? "on a GPU" : fmt::format("of {}", Name(tensor.dtype))));
+  }
+  return {};
+}
+
 std::uint64_t HashNames(const Layout& layout) {
   std::string text;
   for (const LayoutTensor& tensor : layout.tensors) {
@@ -97,8 +120,9 @@ Status CompareLayouts(const Layout& one, const std::string& whose, const Layout&
   if (one.reduction != other.reduction) {
     return differ(fmt::format("{} and {}", Name(one.reduction), Name(other.reduction)));
   }
-  if (one.codec != other.codec) {
-    return differ(fmt::format("compressed as {} and as {}", Name(one.codec), Name(other.codec)));
+  if (one.compress_after != other.compress_after) {
+    return differ(fmt::format("compressed after {} and after {} iterations", one.compress_after,
+                              other.compress_after));
   }
   const std::size_t both = std::min(one.tensors.size(), other.tensors.size());
   for (std::size_t i = 0; i < both; ++i) {
@@ -107,6 +131,10 @@ Status CompareLayouts(const Layout& one, const std::string& whose, const Layout&
     if (left.dtype != right.dtype) {
       return differ(fmt::format("{} is of {} and {}", DescribeTensor(one, i), Name(left.dtype),
                                 Name(right.dtype)));
+    }
+    if (left.codec != right.codec) {
+      return differ(fmt::format("{} is compressed as {} and as {}", DescribeTensor(one, i),
+                                Name(left.codec), Name(right.codec)));
     }
     if (left.count == right.count && left.offset == right.offset) continue;
     return differ(fmt::format("{} has {} elements at byte {} and {} at byte {}",

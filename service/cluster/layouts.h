@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 
 #include "ipc/base/ids.h"
@@ -26,6 +27,12 @@ struct KnownJob {
 // Whether gradients can move by it: 1 to kLayoutTensorsMax tensors with elements in each, none over
 // another, the lowest at 0, sum or average. The error names the tensor.
 Status CheckLayout(const Layout& layout);
+
+// Gives each tensor its codec: `each`, by tensor, where that names one, else `codec`, unless it is
+// small (kCompressedBytesMin) or of other elements than float32. kInvalidArgument where a codec is
+// named for other elements, or for `on_gpu`, from where nothing is compressed.
+Status SetCodecs(Layout& layout, Codec codec, std::span<const std::optional<Codec>> each,
+                 bool on_gpu);
 
 // FNV-1a, 64 bits, over the names in their order, each behind its size in 8 bytes, lowest first.
 // Two ranks whose gradients of equal size stand in another order differ in it.

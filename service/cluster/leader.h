@@ -37,7 +37,7 @@ class Leader {
   explicit Leader(LeaderOptions options)
       : jobs_(std::move(options)),
         plans_(jobs_),
-        settings_(jobs_),
+        settings_(jobs_, plans_),
         steps_(jobs_, plans_),
         quorums_(jobs_),
         members_(jobs_, steps_, settings_, quorums_) {}

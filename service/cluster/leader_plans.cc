@@ -40,6 +40,12 @@ void LeaderPlans::Handle(Job& job, Part& part, const RequestPolicy& request) {
   Advance(job);
 }
 
+void LeaderPlans::SetCodec(Job& job, Codec codec) {
+  if (job.planning == nullptr) return;
+  job.planning->SetCodec(codec);
+  Advance(job);
+}
+
 void LeaderPlans::Handle(Job& job, Part& part, const ReportPlanAck& ack) {
   if (job.planning == nullptr || part.server) return;
   job.planning->OnPlanAck(part.place, ack.version, ack.hash, ack.iteration);

@@ -18,6 +18,7 @@ class LeaderPlans {
   void Handle(LedJob& job, LedJob::Part& part, const ReportLayout& layout);
   void Handle(LedJob& job, LedJob::Part& part, const ReportTimesSeen& times);
   void Handle(LedJob& job, LedJob::Part& part, const RequestPolicy& request);
+  void SetCodec(LedJob& job, Codec codec);
   void Handle(LedJob& job, LedJob::Part& part, const ReportPlanAck& ack);
   // The answer to a MakePlan. Of a job that is over it is ignored.
   void Handle(const PlanMade& message);

@@ -18,6 +18,10 @@ void LeaderSettings::Handle(Job& job, Part& part, const RequestSteering& request
     return jobs_.Fail(job, Code::kCancelled, DescribeEnd(steering));
   }
   if (job.stage < Stage::kStarting) return;
+  if (steering.kind == SteeringKind::kCompress) {
+    // In plans, which say from which iteration on they hold.
+    return plans_.SetCodec(job, CodecOfValue(steering.value).value_or(Codec()));
+  }
   if (steering.kind == SteeringKind::kDrain && !job.drain) job.drain = steering;
   for (const Part& other : job.parts) {
     if (other.server || other.forgot) continue;

@@ -2,14 +2,15 @@
 // Pure.
 #pragma once
 
+#include "service/cluster/leader_plans.h"
 #include "service/cluster/led_jobs.h"
 
 namespace headrace::service {
 
 class LeaderSettings {
  public:
-  // `jobs` outlives this.
-  explicit LeaderSettings(LedJobs& jobs) : jobs_(jobs) {}
+  // Both outlive this.
+  LeaderSettings(LedJobs& jobs, LeaderPlans& plans) : jobs_(jobs), plans_(plans) {}
 
   // The job may be gone after each of these.
   void Handle(LedJob& job, LedJob::Part& part, const RequestSteering& request);
@@ -25,6 +26,7 @@ class LeaderSettings {
   using Stage = LedJob::Stage;
 
   LedJobs& jobs_;
+  LeaderPlans& plans_;
 };
 
 }  // namespace headrace::service

@@ -37,6 +37,18 @@ Status CheckPlan(const plan::Plan& plan, const Layout& layout, bool halves) {
     return Corrupt(fmt::format(
         "plan {} takes all-reduces apart, which servers and GPUs' lanes do not", plan.version));
   }
+  for (const plan::CodecRun& run : plan.codecs) {
+    if (run.end() > layout.tensors.size()) {
+      return Corrupt(fmt::format("plan {} compresses tensor {} of {}", plan.version, run.end() - 1,
+                                 layout.tensors.size()));
+    }
+  }
+  if (!plan.codecs.empty() && plan::HasHalves(plan)) {
+    return Corrupt(
+        fmt::format("plan {} compresses gradients and takes all-reduces apart: "
+                    "encodings are of whole sums",
+                    plan.version));
+  }
   return plan::CheckCoverage(plan, plan::MakeWorkload(MergeTimes("", layout, {})));
 }
 

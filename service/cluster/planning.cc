@@ -20,6 +20,27 @@ std::string Duration(double seconds) {
                    : fmt::format("{:.3f} ms", ms);
 }
 
+// "; 20 of 62 gradients as int8, 1 as bf16"
+std::string DescribeCodecs(const plan::Plan& plan, std::size_t gradients_count) {
+  std::vector<std::pair<Codec, std::uint64_t>> counts;
+  for (const plan::CodecRun& run : plan.codecs) {
+    const auto found =
+        std::ranges::find(counts, run.codec, [](const auto& pair) { return pair.first; });
+    if (found != counts.end()) {
+      found->second += run.count;
+    } else {
+      counts.emplace_back(run.codec, run.count);
+    }
+  }
+  std::string text;
+  for (const auto& [codec, count] : counts) {
+    text += text.empty()
+                ? fmt::format("; {} of {} gradients as {}", count, gradients_count, Name(codec))
+                : fmt::format(", {} as {}", count, Name(codec));
+  }
+  return text;
+}
+
 }  // namespace
 
 Planning::Planning(Options options)
@@ -43,6 +64,10 @@ void Planning::OnLayout(std::size_t node, std::shared_ptr<const Layout> layout,
                         std::optional<plan::Policy> policy) {
   HR_CHECK(node < nodes_.size() && layout != nullptr, node);
   if (!MakesPlans() || nodes_[node].has_layout) return;
+  keeps_codec_.resize(std::max(keeps_codec_.size(), layout->tensors.size()));
+  for (std::size_t i = 0; i < layout->tensors.size(); ++i) {
+    if (layout->tensors[i].keeps_codec) keeps_codec_[i] = true;
+  }
   if (layout_ == nullptr) {
     layout_ = std::move(layout);
     layout_node_ = node;
@@ -73,8 +98,11 @@ void Planning::OnTimesSeen(std::size_t node, NodeSeen seen) {
     return Fail(status.code(), fmt::format("node {} reported {}", options_.shape.nodes[node].name,
                                            status.error().text()));
   }
+  latest_iteration_ = std::max(latest_iteration_, seen.times.iteration);
   nodes_[node].seen = std::move(seen);
   nodes_[node].reported = true;
+  // The iterations that cross as they are may be over.
+  if (present_->codecs != WantedCodecs()) due_ = true;
   Consider();
 }
 
@@ -82,6 +110,30 @@ void Planning::SetPolicy(plan::Policy policy) {
   requested_policy_ = policy;
   due_ = true;
   Consider();
+}
+
+void Planning::SetCodec(Codec codec) {
+  requested_codec_ = codec;
+  if (!options_.shape.crosses_nodes() || options_.shape.servers_count > 0) {
+    return Note(Code::kInvalidArgument,
+                fmt::format("its gradients are not compressed: {}",
+                            options_.shape.servers_count > 0 ? "parameter servers sum them"
+                                                             : "all of its ranks are on one node"));
+  }
+  due_ = true;
+  Consider();
+}
+
+// By what ranks and people said so far. Sums cross encoded between nodes with ranks only.
+std::vector<plan::CodecRun> Planning::WantedCodecs() const {
+  const bool possible = options_.shape.crosses_nodes() && options_.shape.servers_count == 0;
+  if (!possible || latest_iteration_ < layout_->compress_after) return {};
+  std::vector<Codec> codecs;
+  for (std::size_t i = 0; i < layout_->tensors.size(); ++i) {
+    const bool requested = requested_codec_ && !keeps_codec_[i];
+    codecs.push_back(requested ? *requested_codec_ : layout_->tensors[i].codec);
+  }
+  return plan::CodecRunsOf(codecs);
 }
 
 plan::Policy Planning::Wanted() const {
@@ -105,7 +157,8 @@ void Planning::Consider() {
   if (present_ == nullptr) return Make(plan::Policy::kWfbp, nullptr);
   if (!IsInForce()) return;
   const plan::Policy wanted = Wanted();
-  const bool same_way = present_planned_ && present_->policy == wanted;
+  const bool same_way =
+      present_planned_ && present_->policy == wanted && present_->codecs == WantedCodecs();
   const bool all_reported =
       std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.reported; });
   // Another policy need not wait for new times, drift shows in them only.
@@ -133,7 +186,7 @@ void Planning::Make(plan::Policy policy, std::shared_ptr<const plan::Plan> prese
   if (recording.iterations.size() < kRecordedMin) recording = {};
   plan::Route route = RouteOf(options_.shape, seen, BlockBytes());
   // Encodings are of whole sums.
-  if (layout_->codec != Codec::kNone && options_.shape.crosses_nodes()) route.halves = false;
+  if (!WantedCodecs().empty()) route.halves = false;
   const IterationSeen iteration = IterationOf(seen);
   std::uint64_t latest = 0;
   for (const NodeSeen& each : seen) latest = std::max(latest, each.times.iteration);
@@ -159,7 +212,16 @@ void Planning::OnPlanMade(const Result<std::shared_ptr<const plan::Plan>>& made)
   if (stage_ != Stage::kMaking) return;
   stage_ = Stage::kNone;
   if (!MakesPlans()) return;
-  if (made.ok() && *made != nullptr) return Offer(*made);
+  if (made.ok() && *made != nullptr) {
+    auto coded = std::make_shared<plan::Plan>(**made);
+    coded->codecs = WantedCodecs();
+    if (!coded->codecs.empty() && plan::HasHalves(*coded)) {
+      // Wanted since it was begun; encodings are of whole sums.
+      due_ = true;
+      return Consider();
+    }
+    return Offer(std::move(coded));
+  }
   if (!made.ok() && present_ == nullptr) {
     return Fail(made.error().code(), made.error().Within("make the first plan").text());
   }
@@ -239,9 +301,9 @@ void Planning::SwitchIfAcked() {
                                  .before_s = before_s});
 }
 
-std::string DescribeSwitch(const std::string& job, const plan::Plan& plan, Codec codec,
-                           const PlanSwitch& change) {
-  const std::string as = codec == Codec::kNone ? "" : fmt::format(" as {}", Name(codec));
+std::string DescribeSwitch(const std::string& job, const plan::Plan& plan,
+                           std::size_t gradients_count, const PlanSwitch& change) {
+  const std::string as = DescribeCodecs(plan, gradients_count);
   const std::string head = fmt::format(
       "job {}: plan {} ({}, {} {}{}) from iteration {} on", job, plan.version, Name(plan.policy),
       plan.blocks.size(), plan.blocks.size() == 1 ? "block" : "blocks", as, change.from_iteration);

@@ -34,6 +34,8 @@ const char* NameOf(SteeringKind kind) {
       return "limit";
     case SteeringKind::kSends:
       return "class of sends";
+    case SteeringKind::kCompress:
+      return "compression";
     case SteeringKind::kDrainOperations:
       return "operations until a drain";
     case SteeringKind::kDrainIterations:
@@ -99,6 +101,9 @@ Status CheckSteering(std::uint8_t kind, std::uint64_t value) {
       if (value < transport::kMembersMax) return {};
       return Wrong(fmt::format("rank {} to be evicted: ranks go from 0 to {}", value,
                                transport::kMembersMax - 1));
+    case SteeringKind::kCompress:
+      if (CodecOfValue(value)) return {};
+      return Wrong(fmt::format("a codec {}: it is none of those that this release knows", value));
     default:
       if (value == 0) return {};
       return Wrong(fmt::format("{} with the value {}: it takes none",
@@ -121,6 +126,9 @@ std::string DescribeSteering(const Steering& steering) {
   }
   if (steering.kind == SteeringKind::kSends) {
     return steering.value == 0 ? "sends in turn with other blocks" : "sends before other blocks";
+  }
+  if (steering.kind == SteeringKind::kCompress) {
+    return fmt::format("gradients as {}", Name(CodecOfValue(steering.value).value_or(Codec())));
   }
   if (steering.kind == SteeringKind::kWeight || steering.kind == SteeringKind::kPriority ||
       steering.kind == SteeringKind::kEvict) {

@@ -17,7 +17,7 @@ namespace headrace::service {
 
 // The policy of that name, nothing for an empty one, or which names there are.
 Result<std::optional<plan::Policy>> ReadPolicyName(std::string_view name);
-// The codec of that name, of none for an empty one; kInvalidArgument when it is none.
+// The codec of that name, none for an empty one; kInvalidArgument when it is none.
 Result<Codec> ReadCodecName(std::string_view name);
 
 // A kind and a value as they came from outside. The error names the value, what is possible and how

@@ -36,8 +36,9 @@ void JobCommands::Steer(Job& job, const Steering& steering, TimeNs now) {
     case Kind::kLimit:
     case Kind::kSends:
       return settings_.Request(job, steering, now);
-    case Kind::kEvict:
-      return;  // the lease's end says it
+    case Kind::kEvict:     // the lease's end says it
+    case Kind::kCompress:  // it comes with a plan
+      return;
   }
 }
 

@@ -100,6 +100,7 @@ struct HandInLayout {
   TensorId first;
   std::shared_ptr<const Layout> layout;
   std::optional<plan::Policy> policy;
+  std::uint64_t residuals = 0;  // as in SetLayout
 };
 // A person wants another policy for a job, or steers it; the value was checked.
 struct ChangeSetting {

@@ -82,16 +82,18 @@ void Describe(auto& wire, Is<LayoutTensor> auto& tensor) {
   wire.Number(tensor.offset, HR_FIELD(Offset));
   wire.Number(tensor.count, HR_FIELD(Count));
   wire.Number(tensor.dtype, HR_FIELD(Dtype));
+  wire.Number(tensor.codec.kind, HR_FIELD(Codec));
+  wire.Number(tensor.codec.parameter, HR_FIELD(CodecParameter));
+  wire.Check([&c = tensor.codec] {
+    return IsCodec(c.kind, c.parameter) ? "" : fmt::format("codec {} of {}", +c.kind, c.parameter);
+  });
+  wire.Number(tensor.keeps_codec, HR_FIELD(KeepsCodec));
 }
 
 void Describe(auto& wire, Is<Layout> auto& layout) {
   wire.Number(layout.reduction, HR_FIELD(Reduction));
   wire.Number(layout.names_hash, HR_FIELD(NamesHash));
-  wire.Number(layout.codec.kind, HR_FIELD(Codec));
-  wire.Number(layout.codec.parameter, HR_FIELD(CodecParameter));
-  wire.Check([&c = layout.codec] {
-    return IsCodec(c.kind, c.parameter) ? "" : fmt::format("codec {} of {}", +c.kind, c.parameter);
-  });
+  wire.Number(layout.compress_after, HR_FIELD(CompressAfter));
   wire.List(layout.tensors, kLayoutTensorsMax, "a layout of {} tensors", HR_LIST(Tensors));
   wire.Check([&layout]() -> std::string {
     const Status status = CheckLayout(layout);

@@ -204,9 +204,10 @@ Status Peers::Handle(const HandInLayout& message) {
     return status;
   }
   // Before what follows from it, and before the client may post by it.
-  if (!outbox_.empty() ||
-      !ports_.dispatch.Send(
-          SetLayout{.session = identity.id, .first = message.first, .layout = message.layout})) {
+  if (!outbox_.empty() || !ports_.dispatch.Send(SetLayout{.session = identity.id,
+                                                          .first = message.first,
+                                                          .layout = message.layout,
+                                                          .residuals = message.residuals})) {
     return Error(Code::kBusy, "the service is behind with its messages: try again");
   }
   follower_.OnLayoutSet(identity.job, identity.rank, message.layout, message.policy);

@@ -116,6 +116,25 @@ bool ReadChoice(Reader& reader, Choice& choice) {
   return true;
 }
 
+// Whether what stands there are the codecs of some tensors, or none: runs as CodecRunsOf has them.
+bool ReadCodecs(Reader& reader, std::vector<CodecRun>& runs) {
+  std::array<std::uint64_t, 4> numbers{};
+  while (reader.ReadLine("codec", numbers)) {
+    const auto [kind, parameter, first, count] = numbers;
+    if (std::max({first, count}) > UINT32_MAX / 2 || count == 0) return reader.RefuseLast();
+    const std::optional<Codec> codec =
+        parameter <= UINT8_MAX ? CodecOfValue(kind | parameter << 8U) : std::nullopt;
+    if (!codec || *codec == Codec::kNone || kind > UINT8_MAX) return reader.RefuseLast();
+    if (!runs.empty()) {
+      const CodecRun& before = runs.back();
+      const bool joins = before.end() == first && before.codec == *codec;
+      if (first < before.end() || joins) return reader.RefuseLast();
+    }
+    runs.push_back({*codec, static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(count)});
+  }
+  return true;
+}
+
 bool ReadHead(Reader& reader, Plan& plan, std::uint64_t& blocks) {
   std::uint64_t barrier = 0;
   std::uint64_t in_flight_max = 0;
@@ -132,7 +151,7 @@ bool ReadHead(Reader& reader, Plan& plan, std::uint64_t& blocks) {
                    .forward_s = Seconds(made_for[1]),
                    .startup_s = Seconds(made_for[2]),
                    .s_per_byte = Seconds(made_for[3]) / kSlow};
-  if (!ReadChoice(reader, plan.choice)) return false;
+  if (!ReadChoice(reader, plan.choice) || !ReadCodecs(reader, plan.codecs)) return false;
   plan.barrier = barrier == 1;
   plan.in_flight_max = static_cast<std::uint32_t>(in_flight_max);
   plan.predicted_s = Seconds(predicted);
@@ -186,6 +205,9 @@ std::string Canonical(const Plan& plan) {
          {choice.iterations, Nanoseconds(choice.p90_s), Number(choice.chosen.policy),
           Number(choice.chosen.variant), Number(choice.next.policy), Number(choice.next.variant),
           Nanoseconds(choice.next_s)});
+  }
+  for (const CodecRun& run : plan.codecs) {
+    Line(text, "codec", {run.codec.kind, run.codec.parameter, run.first, run.count});
   }
   Line(text, "blocks", {plan.blocks.size()});
   for (std::size_t index = 0; index < plan.blocks.size(); ++index) {

@@ -14,6 +14,9 @@
 //   chosen 32 61000000 6 0 2 6 63000000     only where iterations were recorded: how many, p90_ns,
 //                                policy and variant (choice.h) of the candidate that was chosen and
 //                                of the next one, and that one's mean in ns
+//   codec 3 0 5 120              only where gradients are compressed: kind and parameter of the
+//   codec
+//                                (ipc/base/codecs.h) of tensors 5 to 124; a line for each such run
 //   blocks 2
 //   block 0 1000000 2000000      begin_ns end_ns of the next block are the 2nd and 3rd numbers,
 //   part 3 0 4096                the first is its place; then its parts: tensor offset bytes;

@@ -1,6 +1,7 @@
 #include "service/plan/plan.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -81,6 +82,26 @@ Draft DraftOf(const Plan& plan) {
     for (const Part& part : block.parts) draft.Append(part.tensor, part.offset_bytes, part.bytes);
   }
   return draft;
+}
+
+std::vector<CodecRun> CodecRunsOf(std::span<const Codec> codecs) {
+  std::vector<CodecRun> runs;
+  for (std::uint32_t tensor = 0; tensor < codecs.size(); ++tensor) {
+    if (codecs[tensor] == Codec::kNone) continue;
+    if (!runs.empty() && runs.back().end() == tensor && runs.back().codec == codecs[tensor]) {
+      ++runs.back().count;
+    } else {
+      runs.push_back({codecs[tensor], tensor, 1});
+    }
+  }
+  return runs;
+}
+
+Codec CodecOf(const Plan& plan, std::uint32_t tensor) {
+  const auto next = std::ranges::upper_bound(plan.codecs, tensor, {}, &CodecRun::first);
+  if (next == plan.codecs.begin()) return Codec::kNone;
+  const CodecRun& run = *std::prev(next);
+  return tensor < run.end() ? run.codec : Codec(Codec::kNone);
 }
 
 bool HasHalves(const Plan& plan) {

@@ -6,8 +6,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "ipc/base/codecs.h"
 #include "ipc/base/policies.h"
 #include "service/plan/choice.h"
 #include "service/plan/draft.h"
@@ -35,6 +37,19 @@ struct Assumptions {
   friend bool operator==(const Assumptions&, const Assumptions&) = default;
 };
 
+// Neighbours in forward order whose sums cross between nodes in the same codec, which is not none.
+struct CodecRun {
+  Codec codec = Codec::kNone;
+  std::uint32_t first = 0;  // tensor
+  std::uint32_t count = 0;
+
+  std::uint64_t end() const { return std::uint64_t{first} + count; }
+  friend bool operator==(const CodecRun&, const CodecRun&) = default;
+};
+
+// The codecs of tensors 0, 1, ... as the fewest runs.
+std::vector<CodecRun> CodecRunsOf(std::span<const Codec> codecs);
+
 struct Plan {
   std::uint32_t version = 1;  // counts the plans of one job
   Policy policy = Policy::kExact;
@@ -46,6 +61,7 @@ struct Plan {
   double lower_bound_s = 0;  // no plan on these lanes is faster
   Assumptions made_for;
   Choice choice{};
+  std::vector<CodecRun> codecs{};  // as CodecRunsOf has them; other tensors cross as they are
   std::vector<Block> blocks;
 
   friend bool operator==(const Plan&, const Plan&) = default;
@@ -53,6 +69,7 @@ struct Plan {
 
 Plan Finish(Policy policy, const Draft& draft, const Timetable& table, double lower_bound_s);
 Draft DraftOf(const Plan& plan);
+Codec CodecOf(const Plan& plan, std::uint32_t tensor);
 bool HasHalves(const Plan& plan);
 
 // Whether the blocks hold every byte of every tensor exactly once, cut between elements only, and

@@ -337,15 +337,41 @@ kj::Promise<void> SessionServer::setLayout(SetLayoutContext context) {
   const auto params = context.getParams();
   const auto policy = params.getPolicy();
   const auto codec = params.getCodec();
+  std::vector<std::string> codecs;
+  // One too many is enough to refuse them.
+  for (const auto each : params.getCodecs()) {
+    if (codecs.size() > kLayoutTensorsMax) break;
+    codecs.emplace_back(each.begin(), each.size());
+  }
   return Set({.first = TensorId{params.getFirst()},
               .count = params.getCount(),
               .reduction = static_cast<Reduction>(params.getReduction()),
               .policy = std::string(policy.begin(), policy.size()),
-              .codec = std::string(codec.begin(), codec.size())})
+              .codec = std::string(codec.begin(), codec.size()),
+              .codecs = std::move(codecs),
+              .compress_after = params.getCompressAfter(),
+              .residuals = params.getResiduals()})
       .then([context](const Status& status) mutable {
         if (status) return;
         Refuse(context.getResults().initRefusal(), status.error().Within("set layout"));
       });
+}
+
+Status SessionServer::ReadCodecs(const LayoutRequest& request, Layout& layout) const {
+  const Result<Codec> codec = ReadCodecName(request.codec);
+  if (!codec) return codec.error();
+  std::vector<std::optional<Codec>> each;
+  for (const std::string& name : request.codecs) {
+    const Result<Codec> own = ReadCodecName(name);
+    if (!own) return own.error();
+    each.push_back(name.empty() ? std::nullopt : std::optional(*own));
+  }
+  layout.compress_after = request.compress_after;
+  if (Status status = SetCodecs(layout, *codec, each, memory_.IsOnDevice(request.first)); !status) {
+    return status;
+  }
+  if (request.residuals == 0) return {};
+  return memory_.CheckResiduals(request.first, layout, request.residuals);
 }
 
 kj::Promise<Status> SessionServer::Set(const LayoutRequest& request) {
@@ -354,18 +380,17 @@ kj::Promise<Status> SessionServer::Set(const LayoutRequest& request) {
   HR_CHECK(identity != nullptr, session_.value);
   const Result<std::optional<plan::Policy>> policy = ReadPolicyName(request.policy);
   if (!policy) return Status(policy.error());
-  const Result<Codec> codec = ReadCodecName(request.codec);
-  if (!codec) return Status(codec.error());
   Result<Layout> made = memory_.MakeLayout(request.first, request.count, request.reduction);
   if (!made) return Status(made.error());
-  made->codec = *codec;
+  if (Status status = ReadCodecs(request, *made); !status) return status;
   // From here on none of the tensors may go; a layout that is refused was none.
   memory_.KeepLayout(request.first, request.count);
   return ports_.peers
       .Ask(HandInLayout{.identity = *identity,
                         .first = request.first,
                         .layout = std::make_shared<const Layout>(std::move(made).value()),
-                        .policy = *policy})
+                        .policy = *policy,
+                        .residuals = request.residuals})
       .then([this](Status status) {
         // Of an answer that did not come nobody knows what it would have been.
         if (!status && status.code() != Code::kTimeout) memory_.DropLayout();

@@ -81,8 +81,12 @@ class SessionServer final : public schema::Session::Server {
     Reduction reduction = Reduction::kSum;
     std::string policy;
     std::string codec;
+    std::vector<std::string> codecs;  // of each tensor; empty ones: as codec says
+    std::uint64_t compress_after = 0;
+    std::uint64_t residuals = 0;  // where in the segment; 0: nowhere
   };
   kj::Promise<Status> Set(const LayoutRequest& request);
+  Status ReadCodecs(const LayoutRequest& request, Layout& layout) const;
 
   kj::Own<Client> client_;
   SessionId session_;

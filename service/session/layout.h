@@ -14,11 +14,17 @@ namespace headrace::service {
 // Gradients of one layout: each may be open in the channel at the same time, beside others.
 inline constexpr std::size_t kLayoutTensorsMax = 768;
 
+// Gradients of fewer bytes cross as they are, where nobody names a codec for them: what they would
+// save is not worth its error, nor a transfer of their own.
+inline constexpr std::uint64_t kCompressedBytesMin = 4096;
+
 struct LayoutTensor {
   std::string name;          // for people
   std::uint64_t offset = 0;  // bytes behind the lowest tensor of the layout
   std::uint64_t count = 0;   // elements, at least 1
   DType dtype = DType::kFloat32;
+  Codec codec = Codec::kNone;  // in which its sums cross between nodes
+  bool keeps_codec = false;    // nobody else may choose another: not headracectl compress
 
   std::uint64_t Bytes() const { return count * SizeOf(dtype); }
   std::uint64_t End() const { return offset + Bytes(); }
@@ -31,11 +37,17 @@ struct LayoutTensor {
 struct Layout {
   Reduction reduction = Reduction::kAverage;
   std::vector<LayoutTensor> tensors;  // forward order: index 0 is needed first
-  Codec codec = Codec::kNone;         // in which sums of float32 cross between nodes
   std::uint64_t names_hash = 0;       // HashNames of the names as the rank gave them, whole
+  std::uint64_t compress_after = 0;   // so many iterations cross as they are before any is encoded
 
   friend bool operator==(const Layout&, const Layout&) = default;
 };
+
+// Of the place of residuals, which are what encodings leave out of gradients and laid out as these
+// are.
+inline constexpr std::uint64_t kResidualsAlignment = 64;
+// One past the last byte of the layout, counted from its lowest tensor.
+std::uint64_t EndOf(const Layout& layout);
 
 // One iteration of a job on one node, in seconds: of each gradient the last local rank counts.
 // Times are what computing takes while the node's lanes are idle: what they cost it is taken off.

@@ -94,20 +94,25 @@ bool Session::HasTensorsIn(SegmentId segment) const {
   });
 }
 
+std::uint64_t EndOf(const Layout& layout) {
+  std::uint64_t end = 0;
+  for (const LayoutTensor& each : layout.tensors) end = std::max(end, each.End());
+  return end;
+}
+
 // Control has checked the layout against what was registered; a client that releases things at the
 // same time gets an error and not a crash.
-Status Session::SetLayout(TensorId first, std::shared_ptr<const Layout> layout) {
+Status Session::SetLayout(TensorId first, std::shared_ptr<const Layout> layout,
+                          std::uint64_t residuals) {
   if (layout->tensors.empty()) return Error(Code::kInvalidArgument, "the layout has no tensors");
   const Tensor* const tensor = FindTensor(first);
   const std::span<std::byte> memory =
       tensor != nullptr ? FindSegment(tensor->segment) : std::span<std::byte>();
   const std::uint64_t before = layout->tensors.front().offset;
-  std::uint64_t end = 0;
-  for (const LayoutTensor& each : layout->tensors) {
-    end = std::max(end, each.End());
-  }
+  const std::uint64_t end = EndOf(*layout);
   if (gradients_ || memory.empty() || tensor->offset < before ||
-      end > memory.size() - (tensor->offset - before)) {
+      end > memory.size() - (tensor->offset - before) || residuals > memory.size() ||
+      end > memory.size() - residuals) {
     return Error(Code::kInvalidArgument,
                  "the layout's tensors or their segment were released while it was handed in");
   }
@@ -115,7 +120,8 @@ Status Session::SetLayout(TensorId first, std::shared_ptr<const Layout> layout) 
                          .first = first,
                          .segment = tensor->segment,
                          .base = memory.data() + (tensor->offset - before),
-                         .device = DeviceOf(tensor->segment)};
+                         .device = DeviceOf(tensor->segment),
+                         .residuals = residuals == 0 ? nullptr : memory.data() + residuals};
   return {};
 }
 

@@ -119,9 +119,14 @@ class Session {
     SegmentId segment;
     std::byte* base = nullptr;  // the lowest of them
     std::int8_t device = transport::kHost;
+    // What encodings leave out of the node's sums, where the job keeps it in this rank's memory, so
+    // that it outlives the service; null: there is no room for it.
+    std::byte* residuals = nullptr;
   };
-  // Whether the segment is there and holds the whole layout.
-  Status SetLayout(TensorId first, std::shared_ptr<const Layout> layout);
+  // Whether the segment is there and holds the whole layout, and its residuals from that byte on,
+  // if it is not 0.
+  Status SetLayout(TensorId first, std::shared_ptr<const Layout> layout,
+                   std::uint64_t residuals = 0);
   const Gradients* gradients() const { return gradients_ ? &*gradients_ : nullptr; }
 
  private:

@@ -46,7 +46,7 @@ class Way:
 
     def __init__(self, codec: str, count: int) -> None:
         self.session = headrace.init(job=f"compression-{codec}")
-        self.layout = self.session.layout([((count,), "float32", "gradient")], op="sum", compress=codec)
+        self.layout = self.session.layout([((count,), "float32", "gradient")], op="sum", compress={"*": codec})
         self.values = self.layout.numpy(0)
         self.mine = gradient(self.session.rank, count)
 

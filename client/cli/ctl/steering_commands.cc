@@ -1,5 +1,6 @@
 // What changes a running job.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "client/cli/ctl/job_text.h"
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/units.h"
+#include "ipc/base/codecs.h"
 #include "ipc/base/foreign_text.h"
 #include "ipc/base/policies.h"
 #include "ipc/base/steering.h"
@@ -110,6 +112,20 @@ int Sends(const Globals& globals, const SteeringOptions& options) {
           options.job, above ? "before" : "in turn with"));
 }
 
+int Compress(const Globals& globals, const SteeringOptions& options) {
+  const std::optional<Codec> codec = CodecNamed(options.text);
+  if (!codec) {
+    Complain(fmt::format("codec \"{}\" is none of {}", Printable(options.text),
+                         fmt::join(kCodecNames, ", ")));
+    return kExitUsage;
+  }
+  return SteerAndReport(
+      globals, options, SteeringKind::kCompress, "compress", SteeringValue(*codec),
+      fmt::format("The job's leader was asked for plans with gradients as {}; headracectl plan {} "
+                  "shows when one is in force.",
+                  Name(*codec), options.job));
+}
+
 // A command that takes a job.
 CLI::App* AddSteering(const Program& program, const SharedOptions& options, const char* name,
                       const char* help, std::initializer_list<const char*> examples,
@@ -195,6 +211,17 @@ void AddSends(const Program& program) {
           std::vector<std::string>(kSendsClassNames.begin(), kSendsClassNames.end())));
 }
 
+void AddCompress(const Program& program) {
+  const auto options = std::make_shared<SteeringOptions>();
+  AddSteering(program, options, "compress", "in which codec a job's gradients cross between nodes",
+              {"compress vision int8", "compress vision topk:16", "compress vision none"},
+              [&globals = program.globals, options] { return Compress(globals, *options); })
+      ->add_option("codec", options->text,
+                   "from the next plan on, of gradients whose ranks did not say otherwise: " +
+                       fmt::format("{}", fmt::join(kCodecNames, ", ")))
+      ->required();
+}
+
 }  // namespace
 
 void AddSteeringCommands(const Program& program) {
@@ -233,6 +260,7 @@ void AddSteeringCommands(const Program& program) {
                       .argument = "rank"});
   AddLimit(program);
   AddSends(program);
+  AddCompress(program);
 }
 
 }  // namespace headrace::ctl

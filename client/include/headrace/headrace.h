@@ -679,13 +679,26 @@ typedef struct hr_layout_options {
    * empty: as the service at the rendezvous is configured. Ranks that say something say the same.
    * From the environment: HEADRACE_POLICY. */
   char policy[HR_POLICY_SIZE];
-  /* How sums of float32 gradients cross between nodes: none, bf16, fp16, int8, int4, fp8-e4m3,
-   * fp8-e5m2, int8-stochastic, int4-stochastic, sign, topk, randomk or lossless; empty: none.
-   * "topk:16" and "randomk:16" say how many of each 256 elements cross (1 to 64; default: 8). What
-   * an encoding leaves out is added the next time, so nothing is lost over iterations; lossless
-   * leaves nothing out. All ranks get the same bits. Gradients on GPUs cannot be compressed. From
-   * the environment: HEADRACE_COMPRESS. */
+  /* How sums of float32 gradients of 4 KiB or more cross between nodes: none, bf16, fp16, int8,
+   * int4, fp8-e4m3, fp8-e5m2, int8-stochastic, int4-stochastic, sign, topk, randomk or lossless;
+   * empty: none. "topk:16" and "randomk:16" say how many of each 256 elements cross (1 to 64;
+   * default: 8). What an encoding leaves out is added the next time, so nothing is lost over
+   * iterations; lossless leaves nothing out. All ranks get the same bits. Gradients on GPUs cannot
+   * be compressed. From the environment: HEADRACE_COMPRESS. */
   char codec[HR_CODEC_SIZE];
+  /* The same for each gradient by itself, as many texts as there are gradients, or NULL. Where a
+   * text is not NULL, it says how that gradient crosses, however small it is, and `codec` and
+   * `headracectl compress` do not. Read by hr_layout_create only. */
+  const char* const* codecs;
+  /* So many iterations cross as they are before any gradient is encoded: from the first plan on
+   * that is made after them. They are counted anew when the service was lost. */
+  uint64_t compress_after;
+  /* Where in the gradients' segment, behind them and at a multiple of 64 bytes, there is as much
+   * room again for what encodings leave out, laid out as the gradients are; 0: nowhere. The service
+   * keeps it there for the whole node, in the memory of the lowest rank that has some, where it
+   * outlives the service and may be saved and loaded while none of the rank's gradients is open.
+   * Without it what was left out is lost with the service. */
+  uint64_t residuals;
 } hr_layout_options;
 
 /* Fills in the defaults and what the environment says; a macro as hr_options_init is. */

@@ -7,11 +7,12 @@ import ctypes
 import functools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace import dtypes, errors, library
 from headrace.arena import Arena
+from headrace.codecs import choose_codecs, keeps_residuals, loses
 from headrace.region import stream_handle
 
 if TYPE_CHECKING:
@@ -21,14 +22,20 @@ if TYPE_CHECKING:
     from headrace.session import Session
 
 _TIMEOUT = 8  # HR_TIMEOUT
+_RESIDUALS_ALIGNMENT = 64
 
 
 class Gradient(NamedTuple):
-    """A gradient of a layout: ``shape`` in elements, and a name, the same on all ranks."""
+    """A gradient of a layout: ``shape`` in elements, and a name, the same on all ranks.
+
+    ``parts``: names and shapes of what it was put together from, by which its codec is chosen; None:
+    its own, empty: it is never compressed.
+    """
 
     shape: Sequence[int]
     dtype: Any
     name: str = ""
+    parts: Sequence[tuple[str, Sequence[int]]] | None = None
 
 
 class Layout:
@@ -59,7 +66,8 @@ class Layout:
         op: str = "average",
         policy: str | None = None,
         device: int | None = None,
-        compress: str | None = None,
+        compress: str | Mapping[str, str] | None = None,
+        compress_after: int = 0,
     ) -> None:
         self.session = session
         self.gradients = [Gradient(*spec) for spec in specs]
@@ -77,8 +85,19 @@ class Layout:
         options.reduction = dtypes.reduction_number(op)
         if policy is not None:
             options.policy = _name("policy", policy)
+        codecs = choose_codecs(self.gradients, compress)
         if compress is not None:
-            options.codec = _name("codec", compress)
+            options.codec = _name("codec", compress if isinstance(compress, str) else "")
+        named = [codec and codec.encode() for codec in codecs]
+        options.codecs = (ctypes.c_char_p * len(named))(*named)
+        options.compress_after = compress_after
+        default = options.codec.decode()
+        lossy = any(loses(default if codec is None else codec) for codec in codecs)
+        self._residuals: int | None = None  # where they begin
+        if lossy and device is None and keeps_residuals():
+            self._residuals = -(-end // _RESIDUALS_ALIGNMENT) * _RESIDUALS_ALIGNMENT
+            options.residuals = self._residuals
+            end += self._residuals
         self._arena = Arena(session, max(end, 1), device)
         handle = ctypes.c_void_p()
         status = c.hr_layout_create(
@@ -135,6 +154,18 @@ class Layout:
         """Gradient i as a torch tensor of its shape, on the CPU or the GPU."""
         shape = self.gradients[i].shape
         return self._arena.torch(self._dtypes[i], shape, self._offsets[i])
+
+    @property
+    def residuals(self) -> memoryview | None:
+        """What encodings have left out of this node's sums so far, laid out as the gradients are.
+
+        None where another rank's memory has it, or nothing is compressed. Read and written only while
+        no gradient of this rank is open.
+        """
+        if self._residuals is None:
+            return None
+        begin = self._residuals
+        return memoryview(self._arena.memory)[begin : begin + self.size]
 
     @functools.cached_property
     def views(self) -> list[torch.Tensor]:

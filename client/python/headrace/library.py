@@ -81,6 +81,9 @@ class LayoutOptions(ctypes.Structure):
         ("reduction", ctypes.c_int),
         ("policy", ctypes.c_char * 32),
         ("codec", ctypes.c_char * 16),
+        ("codecs", ctypes.POINTER(ctypes.c_char_p)),
+        ("compress_after", ctypes.c_uint64),
+        ("residuals", ctypes.c_uint64),
     ]
 
 

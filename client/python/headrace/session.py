@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace import dtypes, library, messages
@@ -210,7 +210,8 @@ class Session:
         op: str = "average",
         policy: str | None = None,
         device: Any = None,
-        compress: str | None = None,
+        compress: str | Mapping[str, str] | None = None,
+        compress_after: int = 0,
     ) -> Layout:
         """Makes the session's layout: all gradients of a model, in forward order.
 
@@ -218,13 +219,18 @@ class Session:
         at most 768. ``op``: "average" or "sum". ``policy``: one of those that
         ``headracectl policy --help`` lists, "auto" or "exact" say; None: HEADRACE_POLICY, or as the
         service at the rendezvous is configured. ``compress``: how sums of float32 cross between
-        nodes, "none", "bf16", "int8", "lossless", ... (client/README.md); None: HEADRACE_COMPRESS, or "none". Allocates
-        the memory, on
-        ``device`` as arena() does: a round trip or two, before training. The gradients move when
-        all ranks have made equal layouts. Errors: Mismatch when another rank's differs (the text
-        says where), Error when the session has one already or a spec is wrong.
+        nodes, "none", "bf16", "int8", "lossless", ... (client/README.md), but for gradients of one
+        dimension or less than 4 KiB; None: HEADRACE_COMPRESS, or "none". Or a mapping of patterns of
+        names, ``{"*.weight": "int8", "head.*": "none"}``: the last that a name matches counts, also
+        for small ones, and what matches none is not compressed. ``compress_after``: so many
+        iterations cross as they are before. Allocates the memory, on ``device`` as arena() does: a
+        round trip or two, before training. The gradients move when all ranks have made equal layouts.
+        Errors: Mismatch when another rank's differs (the text says where), Error when the session has one already
+        or a spec is wrong.
         """
-        return Layout(self, specs, op, policy, device_number(device), compress)
+        return Layout(
+            self, specs, op, policy, device_number(device), compress, compress_after
+        )
 
     def all_reduce(
         self, x: Any, op: str = "sum", async_op: bool = False, stream: Any = None

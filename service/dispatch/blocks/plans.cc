@@ -34,38 +34,44 @@ std::optional<Failure> CheckMemory(const Job& job, const Session& session) {
   return {};
 }
 
-// Memory for what encodings leave out; none of it is touched before it is used.
-std::optional<Failure> MakeResiduals(Job& job, const Session& session) {
-  const Codec codec = job.gradients->layout().codec;
-  if (codec == Codec::kNone) return {};
-  if (session.gradients()->device != transport::kHost) {
-    return Failure{Code::kInvalidArgument,
-                   fmt::format("{} asks for gradients as {} and has them {}: only those in the "
-                               "host's memory are compressed",
-                               job.DescribeRank(session.identity().rank), Name(codec),
-                               DescribeMemory(session.gradients()->device))};
-  }
-  Result<Mapping> memory = Mapping::Anonymous(job.gradients->bytes());
-  if (!memory) return Failure{memory.error().code(), memory.error().text()};
-  job.residuals = std::move(memory).value();
-  return {};
-}
-
 }  // namespace
 
 std::optional<Failure> Plans::SetLayout(Job& job, Session& session,
                                         const struct SetLayout& message) {
-  if (Status status = session.SetLayout(message.first, message.layout); !status) {
+  if (Status status = session.SetLayout(message.first, message.layout, message.residuals);
+      !status) {
     return Failure{
         status.error().code(),
         fmt::format("{}: {}", job.DescribeRank(session.identity().rank), status.error().text())};
   }
   if (job.gradients) return CheckMemory(job, session);
   job.gradients = std::make_unique<Gradients>(message.layout, job.world_size());
-  if (auto failure = MakeResiduals(job, session)) return failure;
   recorder_.SetLayout(job);
   if (job.failure) job.gradients_failure = job.failure;
   rows_.Open(job);
+  return {};
+}
+
+// Memory of the job's own is not touched before it is used.
+std::optional<Failure> Plans::MakeResiduals(Job& job, const plan::Plan& plan) {
+  const bool loses =
+      std::ranges::any_of(plan.codecs, [](const plan::CodecRun& run) { return Loses(run.codec); });
+  if (!loses || job.residuals != nullptr) return {};
+  for (const std::uint32_t rank : job.local()) {
+    const Session* const session = job.members()[rank].session.get();
+    if (session == nullptr || session->gradients() == nullptr) continue;
+    job.residuals = session->gradients()->residuals;
+    if (job.residuals != nullptr) return {};
+  }
+  Result<Mapping> memory = Mapping::Anonymous(job.gradients->bytes());
+  if (!memory) return Failure{memory.error().code(), memory.error().text()};
+  job.own_residuals = std::move(memory).value();
+  job.residuals = job.own_residuals.data();
+  if (job.restarts() > 0) {
+    events_.Announce(job, Code::kOk,
+                     "what its encodings left out before it came back is lost: no rank here keeps "
+                     "it (Session.layout does where compress was given)");
+  }
   return {};
 }
 
@@ -97,6 +103,7 @@ std::optional<Failure> Plans::AcceptSwitch(Job& job, const PlanSwitch& message, 
                     "the iteration has begun",
                     message.version, message.from_iteration)};
   }
+  if (auto failure = MakeResiduals(job, *job.gradients->offered()->plan)) return failure;
   Advance(job, now);
   rows_.ShowPlan(job);
   return {};

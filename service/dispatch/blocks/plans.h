@@ -13,6 +13,7 @@
 #include "service/dispatch/blocks/settings.h"
 #include "service/dispatch/job/job.h"
 #include "service/dispatch/messages.h"
+#include "service/dispatch/observe/events.h"
 #include "service/dispatch/observe/plan_rows.h"
 #include "service/dispatch/observe/recorder.h"
 #include "service/peers/messages.h"
@@ -23,12 +24,13 @@ namespace headrace::service {
 class Plans {
  public:
   Plans(Lanes& lanes, Blocks& blocks, BoardWriter& board, Recorder& recorder,
-        SettingChanges& settings, Outgoing<PeersMessage>& peers)
+        SettingChanges& settings, JobEvents& events, Outgoing<PeersMessage>& peers)
       : rows_(board),
         lanes_(lanes),
         blocks_(blocks),
         recorder_(recorder),
         settings_(settings),
+        events_(events),
         peers_(peers) {}
 
   // A rank has handed in its layout. The job's ranks have been compared by whoever offers a plan.
@@ -56,6 +58,8 @@ class Plans {
 
  private:
   void OnSwitched(Job& job);
+  // Finds memory for what encodings leave out, for the first plan that has some.
+  std::optional<Failure> MakeResiduals(Job& job, const plan::Plan& plan);
   // Whether the head may not begin whatever its gradients say.
   bool IsHeldBack(Job& job, TimeNs now);
   void Begin(Job& job, Operation& operation, TimeNs now);
@@ -65,6 +69,7 @@ class Plans {
   Blocks& blocks_;
   Recorder& recorder_;
   SettingChanges& settings_;
+  JobEvents& events_;
   Outgoing<PeersMessage>& peers_;
   TimeNs next_release_ = kNever;
 };

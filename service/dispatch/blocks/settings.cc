@@ -26,7 +26,7 @@ std::string What(const Steering& steering) {
     case Kind::kSends:
       return steering.value == 0 ? "sends and receives in turn with other blocks"
                                  : "sends and receives before other blocks";
-    default:
+    default:  // the others end the job, or are its leader's
       return "steered";
   }
 }

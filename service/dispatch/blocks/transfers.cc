@@ -187,7 +187,7 @@ void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
   }
   if (transfer.kind == Collective::kAllReduce) {
     transfer.codec = job.CodecOf(operation);
-    if (transfer.codec != Codec::kNone) transfer.residual = job.residuals.data();
+    if (transfer.codec != Codec::kNone) transfer.residual = job.residuals;
     return;
   }
   transfer.root = NodeOf(*job.nodes(), block.root);

@@ -150,7 +150,7 @@ Codec Job::CodecOf(const Operation& operation) const {
   const OperationSpec& spec = operation.spec;
   const bool possible = !spec.OnGpu() && spec.dtype == DType::kFloat32 && !IsHalf(spec.half);
   if (!possible || spec.Bytes() < kEncodedBytesMin) return Codec::kNone;
-  return gradients->layout().codec;
+  return operation.wire().codec;
 }
 
 bool Job::Verifies(const Operation& operation) const {

@@ -211,7 +211,7 @@ class Job {
   Block& block(std::uint32_t place) { return blocks_.at(place); }
   std::vector<Block>& blocks() { return blocks_; }
   // In which the operation's sum crosses between nodes. The same on all nodes: the gradients of a
-  // plan in the host's memory, as their layout says, where a block is worth it.
+  // plan in the host's memory, as the plan says, where a block is worth it.
   Codec CodecOf(const Operation& operation) const;
   // Whether what the operation leaves is compared: it is the same on every rank, its turn has come,
   // and there is somebody to compare with. GPUs' memory is not.
@@ -299,8 +299,10 @@ class Job {
   std::vector<LaneSamples> samples;       // by lane, from the first plan on
   std::optional<Failure> gradients_failure;
   // What encodings have left out of this node's sums: laid out as the gradients are, from the
-  // lowest on. Empty where they cross as they are.
-  Mapping residuals;
+  // lowest on. Null while they cross as they are. In memory of the first local rank that has room
+  // for it, which outlives the service, else in memory of the job's own.
+  std::byte* residuals = nullptr;
+  Mapping own_residuals;
   std::uint64_t awaited = 0;  // posts of all members that await their ready word
   std::uint64_t operations_open = 0;
   // What is kept of it for people, from the flow's AddJob on; owned by the recorder.

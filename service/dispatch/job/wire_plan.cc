@@ -13,27 +13,41 @@ struct Piece {
   std::uint32_t tensor = 0;
 };
 
+// What all elements of a transfer have in common.
+struct WireType {
+  DType dtype = DType::kFloat32;
+  Codec codec = Codec::kNone;
+
+  friend bool operator==(const WireType&, const WireType&) = default;
+};
+
+WireType TypeOf(const plan::Plan& plan, const Layout& layout, std::uint32_t tensor) {
+  HR_CHECK(tensor < layout.tensors.size(), tensor);
+  return {.dtype = layout.tensors[tensor].dtype, .codec = plan::CodecOf(plan, tensor)};
+}
+
 // The types of a block's gradients, in the order in which they come first.
-std::vector<DType> TypesOf(const plan::Block& block, const Layout& layout) {
-  std::vector<DType> types;
+std::vector<WireType> TypesOf(const plan::Plan& plan, const plan::Block& block,
+                              const Layout& layout) {
+  std::vector<WireType> types;
   for (const plan::Part& part : block.parts) {
-    HR_CHECK(part.tensor < layout.tensors.size(), part.tensor);
-    const DType type = layout.tensors[part.tensor].dtype;
+    const WireType type = TypeOf(plan, layout, part.tensor);
     if (std::ranges::find(types, type) == types.end()) types.push_back(type);
   }
   return types;
 }
 
-std::vector<Piece> PiecesOf(const plan::Block& block, const Layout& layout, DType type) {
+std::vector<Piece> PiecesOf(const plan::Plan& plan, const plan::Block& block, const Layout& layout,
+                            const WireType& type) {
   std::vector<Piece> pieces;
   pieces.reserve(block.parts.size());
   for (const plan::Part& part : block.parts) {
     const LayoutTensor& tensor = layout.tensors[part.tensor];
-    if (tensor.dtype != type) continue;
+    if (TypeOf(plan, layout, part.tensor) != type) continue;
     HR_CHECK(part.offset_bytes < tensor.Bytes(), part.tensor, part.offset_bytes);
     const std::uint64_t bytes = std::min(part.bytes, tensor.Bytes() - part.offset_bytes);
     pieces.push_back(
-        {.run = {.offset = tensor.offset + part.offset_bytes, .count = bytes / SizeOf(type)},
+        {.run = {.offset = tensor.offset + part.offset_bytes, .count = bytes / SizeOf(type.dtype)},
          .tensor = part.tensor});
   }
   std::ranges::sort(pieces, {}, [](const Piece& piece) { return piece.run.offset; });
@@ -84,10 +98,14 @@ WirePlan MakeWirePlan(std::shared_ptr<const plan::Plan> plan, std::uint64_t hash
   WirePlan wire{.plan = std::move(plan), .hash = hash, .blocks = {}, .blocks_of = {}};
   for (std::uint32_t index = 0; index < wire.plan->blocks.size(); ++index) {
     const plan::Block& block = wire.plan->blocks[index];
-    for (const DType type : TypesOf(block, layout)) {
-      const WireBlock empty{
-          .plan_block = index, .kind = block.kind, .dtype = type, .runs = {}, .tensors = {}};
-      AppendPieces(wire.blocks, empty, PiecesOf(block, layout, type), runs_max);
+    for (const WireType& type : TypesOf(*wire.plan, block, layout)) {
+      const WireBlock empty{.plan_block = index,
+                            .kind = block.kind,
+                            .dtype = type.dtype,
+                            .codec = type.codec,
+                            .runs = {},
+                            .tensors = {}};
+      AppendPieces(wire.blocks, empty, PiecesOf(*wire.plan, block, layout, type), runs_max);
     }
   }
   wire.blocks_of.resize(layout.tensors.size(), 0);

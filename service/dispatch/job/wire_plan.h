@@ -18,6 +18,7 @@ struct WireBlock {
   std::uint32_t plan_block = 0;              // its place in the plan
   Collective kind = Collective::kAllReduce;  // or one half of it
   DType dtype = DType::kFloat32;             // of all its elements
+  Codec codec = Codec::kNone;                // likewise, between nodes
   std::uint64_t count = 0;                   // elements
   std::vector<transport::Run> runs;          // behind the layout's lowest tensor, growing
   std::vector<std::uint32_t> tensors;        // that it holds something of, growing
@@ -32,11 +33,12 @@ struct WirePlan {
   std::vector<std::uint32_t> blocks_of;  // per tensor: how many of them hold something of it
 };
 
-// Neighbours in memory become one run. A transfer sums elements of one type, so a block with
-// several is a wire block for each, in the order of their first gradients. A plan comes from
-// another service: a block that it scatters over more runs than a transfer may have is as many wire
-// blocks as it takes. The plan covers the layout as MergeTimes (cluster/planning_inputs.h) has it:
-// where a gradient ends within the plan's last unit of it, so does its piece.
+// Neighbours in memory become one run. A transfer sums elements of one type that cross in one
+// codec, so a block with several is a wire block for each, in the order of their first gradients. A
+// plan comes from another service: a block that it scatters over more runs than a transfer may have
+// is as many wire blocks as it takes. The plan covers the layout as MergeTimes
+// (cluster/planning_inputs.h) has it: where a gradient ends within the plan's last unit of it, so
+// does its piece.
 WirePlan MakeWirePlan(std::shared_ptr<const plan::Plan> plan, std::uint64_t hash,
                       const Layout& layout, std::size_t runs_max = transport::kRunsMax);
 

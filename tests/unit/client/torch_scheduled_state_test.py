@@ -300,7 +300,7 @@ class FakeSession:
     def broadcast(self, tensor, root):
         pass
 
-    def layout(self, specs, op, policy, device, compress):
+    def layout(self, specs, op, policy, device, compress, compress_after):
         assert device is None, "parameters are on the CPU"
         self.made = FakeLayout(specs)
         return self.made

@@ -190,7 +190,7 @@ class Arena(ServiceCase):
         self.assertEqual(first, second)
 
 
-def with_ddp(rank, world_size, port, path, die_at=None):
+def with_ddp(rank, world_size, port, path, die_at=None, compress=None):
     """Trains with DDP; path None: gloo's own all-reduce."""
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -199,8 +199,14 @@ def with_ddp(rank, world_size, port, path, die_at=None):
     if path is None:
         return [p.numpy() for p in train(model, rank, world_size)]
     with headrace.init("ddp", rank, world_size, path) as session:
-        model.register_comm_hook(session, headrace.torch.ddp_hook)
+        if compress is None:
+            model.register_comm_hook(session, headrace.torch.ddp_hook)
+        else:
+            state = headrace.torch.CompressedState(session, compress, model)
+            model.register_comm_hook(state, headrace.torch.compressed_hook)
         parameters = train(model, rank, world_size)
+        if compress is not None:
+            assert len(state.layout) > 1, "the last iterations went by the plan"
         if die_at is not None:
             if rank == die_at:
                 os.kill(os.getpid(), 9)
@@ -239,16 +245,18 @@ class DdpHook(unittest.TestCase):
         torch.set_num_threads(1)
 
     def test_trains_to_gloos_bits(self):
-        def run(path):
+        def run(path, compress=None):
             port = free_port()
-            ranks = [Rank(with_ddp, r, 2, port, path) for r in range(2)]
+            ranks = [Rank(with_ddp, r, 2, port, path, None, compress) for r in range(2)]
             return [rank.result() for rank in ranks]
 
         with Service() as service:
-            for hooked, plain in zip(run(service.socket), run(None), strict=True):
-                for one, other in zip(hooked, plain, strict=True):
-                    # The sum of two addends has no order, so even the bits agree.
-                    self.assertEqual(one.tobytes(), other.tobytes())
+            # Within a node nothing is encoded.
+            for hook in (None, "int8"):
+                for hooked, plain in zip(run(service.socket, hook), run(None), strict=True):
+                    for one, other in zip(hooked, plain, strict=True):
+                        # The sum of two addends has no order, so even the bits agree.
+                        self.assertEqual(one.tobytes(), other.tobytes())
 
     def test_equally_large_layers_in_another_order_end_backward_by_name(self):
         with Service() as service:

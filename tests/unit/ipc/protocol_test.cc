@@ -229,6 +229,7 @@ std::map<std::string, std::uint64_t> EnumeratorsOfCode() {
       {"kPriority", Value(SteeringKind::kPriority)},
       {"kLimit", Value(SteeringKind::kLimit)},
       {"kSends", Value(SteeringKind::kSends)},
+      {"kCompress", Value(SteeringKind::kCompress)},
   };
 }
 
@@ -311,8 +312,8 @@ constexpr Elsewhere kElsewhere[] = {
     {"kTensorNameMax", 255, "service/accounts/memory_accounting.cc", "kTensorNameMax = 255;"},
     {"kTimeoutMsMax", 24 * 3600 * 1000, "service/dispatch/intake/record_checks.h",
      "kTimeoutMsMax = 24 * 3600 * 1000;"},
-    {"schema::PEER_PROTOCOL_VERSION", 7, "ipc/schema/peer.capnp",
-     "peerProtocolVersion :UInt32 = 7;"},
+    {"schema::PEER_PROTOCOL_VERSION", 8, "ipc/schema/peer.capnp",
+     "peerProtocolVersion :UInt32 = 8;"},
     {"kHelloTimeout", 5, "service/peers/peer_link.h", "kHelloTimeout = 5 * kj::SECONDS;"},
     {"kStrangersMax", 64, "service/peers/peer_listener.h", "kStrangersMax = 64;"},
     {"kPeerConnectionsMax", 256, "service/peers/peer_listener.h", "kPeerConnectionsMax = 256;"},

@@ -81,6 +81,38 @@ TEST(CanonicalPlan, ReadsBackAsItWas) {
   }
 }
 
+TEST(CanonicalPlan, CodecsReadBackAndOnlyAsTheFewestRuns) {
+  const Codec topk{Codec::kTopK, 16};
+  const std::vector<Codec> codecs = {Codec::kNone, Codec::kInt8, Codec::kInt8, topk,
+                                     Codec::kNone, topk,         Codec::kInt8};
+  Plan plan = PlanByHand();
+  plan.codecs = CodecRunsOf(codecs);
+  ASSERT_EQ(plan.codecs.size(), 4U);
+  for (std::uint32_t i = 0; i < codecs.size(); ++i) EXPECT_EQ(CodecOf(plan, i), codecs[i]) << i;
+  EXPECT_EQ(CodecOf(plan, 99), Codec(Codec::kNone));
+  const std::string text = Canonical(plan);
+  const Result<Plan> back = ParseCanonical(text);
+  ASSERT_TRUE(back.ok()) << back.error().text();
+  EXPECT_EQ(back->codecs, plan.codecs);
+  EXPECT_NE(HashOf(plan), HashOf(PlanByHand()));
+  const auto refuses = [&text](std::string_view to) {
+    std::string other = text;
+    constexpr std::string_view kFirst = "codec 3 0 1 2\n";
+    EXPECT_NE(other.find(kFirst), std::string::npos) << text;
+    other.replace(other.find(kFirst), kFirst.size(), to);
+    return !ParseCanonical(other).ok();
+  };
+  EXPECT_FALSE(refuses("codec 3 0 1 2\n")) << "the text as it was";
+  EXPECT_TRUE(refuses("codec 0 0 1 2\n")) << "no codec is none";
+  EXPECT_TRUE(refuses("codec 3 1 1 2\n")) << "a parameter of a codec that has none";
+  EXPECT_TRUE(refuses("codec 259 0 1 2\n"));
+  EXPECT_TRUE(refuses("codec 99 0 1 2\n"));
+  EXPECT_TRUE(refuses("codec 3 0 1 0\n"));
+  EXPECT_TRUE(refuses("codec 3 0 1 4294967295\n"));
+  EXPECT_TRUE(refuses("codec 3 0 2 2\n")) << "runs overlap";
+  EXPECT_TRUE(refuses("codec 3 0 1 1\ncodec 3 0 2 1\n")) << "two runs that are one";
+}
+
 // Every line of the text is needed, and none may come after its end.
 TEST(CanonicalPlan, RefusesAMissingLine) {
   for (std::size_t begin = 0; begin < kText.size();) {

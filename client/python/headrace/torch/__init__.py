@@ -5,7 +5,8 @@ Four ways, from the one that hides most to the one that changes least:
 - ScheduledOptimizer wraps an optimizer: gradients move by the job's plan, and each module waits for
   its own just before its forward.
 - accelerate() gives DistributedDataParallel and fully_shard the same overlap by one line.
-- GradientArena averages gradients while backward runs; ddp_hook does so under DistributedDataParallel.
+- GradientArena averages gradients while backward runs; ddp_hook does so under DistributedDataParallel,
+  compressed_hook in fewer bytes between nodes.
 - ``init_process_group("headrace")``: a backend of torch.distributed, registered by this import.
 
 Works with torch 1.13 and 2.15 on the CPU. Sessions come from headrace.init(), which takes what torchrun
@@ -22,6 +23,7 @@ except ImportError as error:
     text = needs.sentence("headrace.torch", error)
     raise ImportError(text, name=error.name) from error
 
+from headrace.torch.compressed_ddp import CompressedState, compressed_hook
 from headrace.torch.ddp import DdpState, ddp_hook
 from headrace.torch.gradients import GradientArena
 from headrace.torch.optimizer import ScheduledOptimizer
@@ -29,11 +31,13 @@ from headrace.torch.parameters import broadcast_parameters
 from headrace.torch.recovery import Resize
 
 __all__ = [
+    "CompressedState",
     "DdpState",
     "GradientArena",
     "Resize",
     "ScheduledOptimizer",
     "broadcast_parameters",
+    "compressed_hook",
     "ddp_hook",
 ]
 

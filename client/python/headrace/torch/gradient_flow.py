@@ -117,7 +117,7 @@ class GradientFlow:
         self._usage = Usage(slots, tells)
         self._slots = [self._usage, *slots]
         self._layout = self._make_layout(
-            [(slot.shape, slot.dtype, slot.name) for slot in self._slots],
+            [(slot.shape, slot.dtype, slot.name, slot.parts) for slot in self._slots],
             self._device,
         )
         for slot in self._slots:

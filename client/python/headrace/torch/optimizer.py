@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from headrace.layout import Layout
 from headrace.session import Session
+from headrace.torch.compression import (
+    check_codecs,
+    load_residuals,
+    save_residuals,
+)
 from headrace.torch.gradient_flow import GradientFlow
 from headrace.torch.hooks import ModelHooks
 from headrace.torch.jobs import next_session
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _NEEDS_CLOSURES = (torch.optim.LBFGS,)
+_RESIDUALS = "headrace_residuals"
 
 
 class ScheduledOptimizer(WrappingOptimizer):
@@ -79,12 +86,16 @@ class ScheduledOptimizer(WrappingOptimizer):
         broadcast: bool = True,
         reconnect: float | None = None,
         scale: float | None = None,
-        compress: str | None = None,
+        compress: str | Mapping[str, str] | None = None,
         shrink: int | None = None,
         resized: Callable[[Resize], None] | None = None,
+        compress_after: int = 0,
+        force_compress: bool = False,
     ) -> None:
         """``session``: None makes one by headrace.init(), which close() closes; for a second optimizer of
-        this process in a job of its own, "JOB.2". ``policy`` as in Session.layout, as is ``compress``.
+        this process in a job of its own, "JOB.2". ``policy`` as in Session.layout, as are ``compress``
+        and ``compress_after``; codecs with which ``optimizer`` is known to diverge are refused unless
+        ``force_compress``.
         ``broadcast``: begin with rank 0's parameters and buffers everywhere.
 
         ``reconnect``: for how many seconds a service that goes away during training is waited for; 0
@@ -112,6 +123,7 @@ class ScheduledOptimizer(WrappingOptimizer):
                 f"{type(optimizer).__name__} cannot be wrapped: its step is not one of each "
                 "parameter by itself"
             )
+        check_codecs(optimizer, compress, force_compress)
         super().__init__(optimizer)
         self._owns_session = session is None
         self.session = next_session() if session is None else session
@@ -130,11 +142,22 @@ class ScheduledOptimizer(WrappingOptimizer):
             raise ValueError(
                 "a rank that joins a running job needs shrink (HEADRACE_SHRINK), as its ranks have it"
             )
+        self._residuals: dict[str, Any] | None = None  # loaded before there was a layout
+
+        def make_layout(specs: Sequence[tuple], device: int | None) -> Layout:
+            layout = self.session.layout(
+                specs, op, policy, device, compress, compress_after
+            )
+            if self._residuals is not None:
+                load_residuals(layout, self._residuals)
+            self._residuals = None
+            return layout
+
         self._flow = GradientFlow(
             model,
             updates,
             self.session,
-            lambda specs, device: self.session.layout(specs, op, policy, device, compress),
+            make_layout,
             self._say_once,
             Recovery(self.session, updates, seconds, min_world, resized)
             if seconds > 0
@@ -171,6 +194,28 @@ class ScheduledOptimizer(WrappingOptimizer):
                 "add all groups before it, or close() this ScheduledOptimizer"
             )
         self._optimizer.add_param_group(param_group)
+
+    def state_dict(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """The wrapped optimizer's, with all updates made; on ranks that keep what encodings leave out
+        also that, as "headrace_residuals": each rank's own is to be saved and loaded.
+        """
+        state = super().state_dict(*arguments, **options)
+        if self._flow.started:
+            residuals = save_residuals(self._flow.layout)
+            if residuals is not None:
+                state[_RESIDUALS] = residuals
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The wrapped optimizer's; updates that are due are made with the state before."""
+        residuals = state_dict.get(_RESIDUALS)
+        super().load_state_dict(
+            {key: value for key, value in state_dict.items() if key != _RESIDUALS}
+        )
+        if self._flow.started:
+            load_residuals(self._flow.layout, residuals)
+        else:
+            self._residuals = residuals
 
     # ---- What only this one has ------------------------------------------------------------------
 

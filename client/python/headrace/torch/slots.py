@@ -83,6 +83,11 @@ class Slot:
         return (sum(member.parameter.numel() for member in self.members),)
 
     @property
+    def parts(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Names and shapes of its parameters."""
+        return [(m.name, tuple(m.parameter.shape)) for m in self.members]
+
+    @property
     def dtype(self) -> torch.dtype:
         """That of all its parameters."""
         return self.members[0].parameter.dtype

@@ -36,6 +36,23 @@ void ExpectRefused(const Result<TensorId>& answer, Code code, const std::string&
   EXPECT_TEXT(answer.error().text(), part);
 }
 
+TEST(MemoryAccounting, ResidualsLieBehindTheGradientsWithinTheirSegment) {
+  MemoryAccounting memory;
+  Mapped(memory, 2 * kPage);
+  ASSERT_TRUE(memory.AddTensors(std::vector<Tensor>{In(0, 64, 16), In(0, 128, 16)}).ok());
+  const Layout layout = memory.MakeLayout(TensorId{0}, 2, Reduction::kSum).value();
+  EXPECT_EQ(EndOf(layout), 128U);
+  for (const std::uint64_t offset : {std::uint64_t{192}, 2 * kPage - 128}) {
+    EXPECT_TRUE(memory.CheckResiduals(TensorId{0}, layout, offset).ok()) << offset;
+  }
+  for (const std::uint64_t offset : {std::uint64_t{64}, std::uint64_t{128}, std::uint64_t{200},
+                                     2 * kPage - 64, 2 * kPage, 4 * kPage, UINT64_MAX - 63}) {
+    const Status status = memory.CheckResiduals(TensorId{0}, layout, offset);
+    ASSERT_FALSE(status.ok()) << offset;
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  }
+}
+
 TEST(MemoryAccounting, NumbersSegmentsFromTheLowestFree) {
   MemoryAccounting memory;
   EXPECT_EQ(Mapped(memory, kPage).value, 0U);

@@ -105,10 +105,48 @@ TEST(NodeLayouts, RefusesASecondLayoutAnotherLayoutAndAnotherPolicy) {
 TEST(Layouts, NameTheCodecsInWhichTheyDiffer) {
   Layout one = LayoutOf({4});
   Layout other = one;
-  other.codec = Codec::kInt8;
-  const Status status = CompareLayouts(one, "rank 0", other, "rank 1");
+  other.tensors[0].codec = Codec::kInt8;
+  Status status = CompareLayouts(one, "rank 0", other, "rank 1");
   ASSERT_EQ(status.code(), Code::kMismatch);
-  EXPECT_TEXT(status.error().text(), "rank 0", "rank 1", "none", "int8");
+  EXPECT_TEXT(status.error().text(), "rank 0", "rank 1", "tensor 0", "none", "int8");
+  other = one;
+  other.compress_after = 50;
+  status = CompareLayouts(one, "rank 0", other, "rank 1");
+  ASSERT_EQ(status.code(), Code::kMismatch);
+  EXPECT_TEXT(status.error().text(), "rank 0", "rank 1", "50");
+}
+
+TEST(SetCodecs, LeavesSmallTensorsAloneUnlessTheyAreNamed) {
+  constexpr std::uint64_t kLeast = service::kCompressedBytesMin / sizeof(float);
+  Layout layout = LayoutOf({kLeast, kLeast - 1, 8, kLeast});
+  const std::vector<std::optional<Codec>> each = {std::nullopt, std::nullopt,
+                                                  Codec(Codec::kBFloat16), Codec(Codec::kNone)};
+  ASSERT_TRUE(service::SetCodecs(layout, Codec::kInt8, each, false).ok());
+  EXPECT_EQ(layout.tensors[0].codec, Codec(Codec::kInt8));
+  EXPECT_FALSE(layout.tensors[0].keeps_codec);
+  EXPECT_EQ(layout.tensors[1].codec, Codec(Codec::kNone));
+  EXPECT_EQ(layout.tensors[2].codec, Codec(Codec::kBFloat16));
+  EXPECT_EQ(layout.tensors[3].codec, Codec(Codec::kNone));
+  for (const std::size_t i : {1U, 2U, 3U}) EXPECT_TRUE(layout.tensors[i].keeps_codec) << i;
+}
+
+TEST(SetCodecs, RefusesWhatCannotBeCompressed) {
+  constexpr std::uint64_t kLeast = service::kCompressedBytesMin / sizeof(float);
+  Layout layout = LayoutOf({kLeast, kLeast});
+  layout.tensors[1].dtype = DType::kBFloat16;
+  ASSERT_TRUE(service::SetCodecs(layout, Codec::kInt8, {}, false).ok());
+  EXPECT_EQ(layout.tensors[1].codec, Codec(Codec::kNone)) << "nobody named it";
+  const std::vector<std::optional<Codec>> each(2, Codec(Codec::kInt8));
+  Status status = service::SetCodecs(layout, Codec::kNone, each, false);
+  ASSERT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_TEXT(status.error().text(), "tensor 1", "int8", "bfloat16");
+  status = service::SetCodecs(layout, Codec::kInt8, {}, true);
+  ASSERT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_TEXT(status.error().text(), "tensor 0", "GPU");
+  EXPECT_TRUE(service::SetCodecs(layout, Codec::kNone, {}, true).ok());
+  EXPECT_TRUE(layout.tensors[0].keeps_codec) << "a person cannot ask for it either";
+  status = service::SetCodecs(layout, Codec::kNone, std::span(each).first(1), false);
+  ASSERT_EQ(status.code(), Code::kInvalidArgument);
 }
 
 // Equal sizes hide it: the sums would be of other gradients.

@@ -325,6 +325,93 @@ TEST_F(PlanningTest, AnotherPolicyNeedsNoNewTimes) {
   EXPECT_EQ(request.present, nullptr) << "it comes whether it is faster or not";
 }
 
+// Tensors 0 and 2 as int8; of tensor 2 nobody else may say anything.
+std::shared_ptr<const service::Layout> CompressedLayout(std::uint64_t after) {
+  service::Layout layout = LayoutOf(Elements(kTensors));
+  layout.tensors[0].codec = layout.tensors[2].codec = Codec::kInt8;
+  layout.tensors[2].keeps_codec = true;
+  layout.compress_after = after;
+  return Shared(std::move(layout));
+}
+using Runs = std::vector<plan::CodecRun>;
+const Runs kAsRanksSay = {{Codec::kInt8, 0, 1}, {Codec::kInt8, 2, 1}};
+
+TEST_F(PlanningTest, PlansCompressAsRanksAndThenAPersonSay) {
+  for (const std::size_t node : {0U, 1U}) planning_.OnLayout(node, CompressedLayout(0), {});
+  const auto request = Step<MakePlan>();
+  EXPECT_FALSE(request.route.halves) << "encodings are of whole sums";
+  planning_.OnPlanMade(Made(request));
+  PlanOffer offer = Step<PlanOffer>();
+  EXPECT_EQ(offer.plan->codecs, kAsRanksSay);
+  Hold(offer, 0, 0);
+  Step<PlanSwitch>();
+  Tell(3);
+  Hold(Offered(), 4, 4);
+  Step<PlanSwitch>();
+  Tell(22);
+  EXPECT_NE(Step<MakePlan>().present, nullptr) << "codecs as they were";
+  planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
+  planning_.SetCodec(Codec::kBFloat16);
+  const auto recoded = Step<MakePlan>();
+  EXPECT_EQ(recoded.policy, Policy::kExact);
+  EXPECT_EQ(recoded.present, nullptr) << "it comes whether it is faster or not";
+  planning_.OnPlanMade(Made(recoded));
+  offer = Step<PlanOffer>();
+  EXPECT_EQ(
+      offer.plan->codecs,
+      (Runs{{Codec::kBFloat16, 0, 2}, {Codec::kInt8, 2, 1}, {Codec::kBFloat16, 3, kTensors - 3}}));
+  Hold(offer, 24, 24);
+  Step<PlanSwitch>();
+  planning_.SetCodec(Codec::kBFloat16);
+  ExpectNothing();
+}
+
+TEST_F(PlanningTest, CompressesOnlyAfterSoManyIterations) {
+  for (const std::size_t node : {0U, 1U}) planning_.OnLayout(node, CompressedLayout(20), {});
+  PlanOffer offer = Offered();
+  EXPECT_TRUE(offer.plan->codecs.empty());
+  Hold(offer, 0, 0);
+  Step<PlanSwitch>();
+  Tell(3);
+  offer = Offered();
+  EXPECT_TRUE(offer.plan->codecs.empty());
+  Hold(offer, 4, 4);
+  Step<PlanSwitch>();
+  Tell(19);
+  EXPECT_NE(Step<MakePlan>().present, nullptr);
+  planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
+  planning_.OnTimesSeen(0, SeenAt(20, kTensors, 0.01, 0.005, kCost));
+  const auto request = Step<MakePlan>();
+  EXPECT_EQ(request.present, nullptr);
+  planning_.OnPlanMade(Made(request));
+  EXPECT_EQ(Step<PlanOffer>().plan->codecs, kAsRanksSay);
+}
+
+TEST_F(PlanningTest, SaysWhyServersAndOneNodeCompressNothing) {
+  for (const bool servers : {false, true}) {
+    service::JobShape shape = TwoNodes();
+    if (servers) {
+      shape.servers_count = 1;
+    } else {
+      shape.nodes.pop_back();
+    }
+    Planning planning({.job = "train", .policy = Policy::kExact, .token = 77, .shape = shape});
+    for (std::size_t node = 0; node < shape.nodes.size(); ++node) {
+      planning.OnLayout(node, CompressedLayout(0), {});
+    }
+    const auto begun = planning.DrainSteps();
+    ASSERT_EQ(begun.size(), 1U);
+    planning.OnPlanMade(Made(std::get<MakePlan>(begun[0])));
+    const auto offered = planning.DrainSteps();
+    ASSERT_EQ(offered.size(), 1U);
+    EXPECT_TRUE(std::get<PlanOffer>(offered[0]).plan->codecs.empty());
+    planning.SetCodec(Codec::kInt8);
+    const auto noted = planning.DrainSteps();
+    ASSERT_EQ(noted.size(), 1U);
+    EXPECT_TEXT(std::get<PlanNote>(noted[0]).text, servers ? "servers" : "one node");
+  }
+}
+
 TEST_F(PlanningTest, ThePolicyInForceIsNoNews) {
   Run();
   Tell(22);
@@ -494,15 +581,18 @@ TEST(DescribeSwitch, SaysWhatIsPredictedAndWhatWas) {
   plan.lower_bound_s = 0.0805;
   plan.blocks.resize(7);
   const service::PlanSwitch change{.version = 2, .from_iteration = 12, .before_s = 0.00099};
-  EXPECT_TEXT(service::DescribeSwitch("x", plan, Codec::kNone, change), "plan 2", "iteration 12",
-              "812", "80.5", "0.990", "job x");
-  EXPECT_TEXT(service::DescribeSwitch("x", plan, Codec::kInt8, change), "7 blocks as int8");
+  EXPECT_TEXT(service::DescribeSwitch("x", plan, 9, change), "plan 2", "iteration 12", "812",
+              "80.5", "0.990", "job x");
+  plan.codecs = {{Codec::kInt8, 0, 2}, {Codec::kBFloat16, 2, 1}, {Codec::kInt8, 4, 3}};
+  EXPECT_TEXT(service::DescribeSwitch("x", plan, 9, change), "7 blocks",
+              "5 of 9 gradients as int8, 1 as bf16");
+  plan.codecs.clear();
   plan.version = 1;
   plan.policy = Policy::kWfbp;
   plan.blocks.resize(1);
-  EXPECT_TEXT(service::DescribeSwitch("x", plan, Codec::kNone,
-                                      {.version = 1, .from_iteration = 1, .before_s = 0}),
-              "plan 1", "iteration 1", "job x");
+  EXPECT_TEXT(
+      service::DescribeSwitch("x", plan, 9, {.version = 1, .from_iteration = 1, .before_s = 0}),
+      "plan 1", "iteration 1", "job x");
 }
 
 }  // namespace

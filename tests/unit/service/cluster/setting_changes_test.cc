@@ -55,6 +55,8 @@ TEST(CheckSteering, TakesEveryValueThatThereIs) {
       {SteeringKind::kLimit, kLimitMax},
       {SteeringKind::kSends, 0},
       {SteeringKind::kSends, kSendsClassMax},
+      {SteeringKind::kCompress, SteeringValue({Codec::kTopK, 16})},
+      {SteeringKind::kCompress, SteeringValue(Codec::kNone)},
   };
   for (const auto& [kind, value] : allowed) {
     EXPECT_TRUE(service::CheckSteering(static_cast<std::uint8_t>(kind), value).ok())
@@ -77,6 +79,15 @@ TEST(CheckSteering, RefusesAClassOfSendsThatIsNone) {
   const Status checked = service::CheckSteering(kind, kSendsClassMax + 1);
   ASSERT_FALSE(checked.ok());
   EXPECT_EQ(checked.error().code(), Code::kInvalidArgument);
+}
+
+TEST(CheckSteering, RefusesACodecThatIsNone) {
+  const auto kind = static_cast<std::uint8_t>(SteeringKind::kCompress);
+  for (const std::uint64_t value : {99U, 0x100U, 0xA0AU << 8U, 0x10003U}) {
+    const Status checked = service::CheckSteering(kind, value);
+    ASSERT_FALSE(checked.ok()) << value;
+    EXPECT_EQ(checked.error().code(), Code::kInvalidArgument);
+  }
 }
 
 TEST(Allowance, GivesSoManyInEachWindow) {
@@ -142,6 +153,15 @@ TEST_F(SteeringTest, EveryNodeHearsOfItAndWhoAskedWhere) {
   EXPECT_EQ(on_a.steering.node, "b");
   EXPECT_EQ(b_.Told<SteerJob>()[0].job, JobId{7});
   EXPECT_EQ(b_.Told<SteerJob>()[0].steering.node, "");
+}
+
+// Plans say what is compressed, so nobody else is to hear of it.
+TEST_F(SteeringTest, ACodecIsTheLeadersToPlan) {
+  Begin();
+  b_.follower.Steer(JobId{7}, SteeringOf(SteeringKind::kCompress, SteeringValue(Codec::kInt8)));
+  meeting_.Run();
+  EXPECT_TRUE(a_.Told<SteerJob>().empty());
+  EXPECT_TRUE(b_.Told<SteerJob>().empty());
 }
 
 TEST_F(SteeringTest, AllNodesHearInTheSameOrder) {
@@ -250,7 +270,7 @@ TEST_F(SteeringTest, PeopleMayNotSayHowFarADrainIs) {
   const auto kind = static_cast<std::uint8_t>(SteeringKind::kDrainOperations);
   EXPECT_FALSE(service::CheckSteering(kind, 1).ok());
   EXPECT_TRUE(service::CheckNodeSteering(kind, 1).ok());
-  EXPECT_FALSE(service::CheckNodeSteering(11, 0).ok());
+  EXPECT_FALSE(service::CheckNodeSteering(12, 0).ok());
   EXPECT_FALSE(
       service::CheckNodeSteering(static_cast<std::uint8_t>(SteeringKind::kWeight), 0).ok());
 }

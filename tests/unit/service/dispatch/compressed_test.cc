@@ -1,6 +1,7 @@
 // Gradients of a plan that cross between nodes encoded.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -16,26 +17,32 @@ namespace {
 
 constexpr std::uint32_t kLarge = 5000;  // elements: more than 16 KiB
 constexpr std::uint32_t kSmall = 300;
+constexpr std::uint32_t kElements = 2 * kLarge + kSmall;
 
 struct CompressedFleet {
-  explicit CompressedFleet(Codec codec, std::uint32_t rails = 1)
-      : cluster({.nodes_count = 2, .rails_count = rails}), layout(LayoutWith(codec)) {
+  explicit CompressedFleet(Codec codec, std::uint32_t rails = 1, std::uint64_t residuals = 0)
+      : cluster({.nodes_count = 2, .rails_count = rails}),
+        layout(PackedLayout({kLarge, kSmall, kLarge})) {
     job.world_size = 3;
     for (std::size_t node = 0; node < ranks.size(); ++node) {
       for (const std::uint32_t rank : ranks[node]) {
-        clients.push_back(&cluster.node(node).Attach(job, rank));
-        HandIn(cluster.node(node), *clients.back(), layout);
+        clients.push_back(&cluster.node(node).Attach(job, rank, std::size_t{1} << 17U));
+        HandIn(cluster.node(node), *clients.back(), layout, residuals);
       }
     }
     cluster.Form(job, ranks);
     cluster.Advance(kMillisecond);
-    const auto plan = PlanOf({{{1, 0, kSmall}}, {{0, 0, kLarge}}});
-    for (std::size_t node = 0; node < 2; ++node) Adopt(cluster.node(node), job.id, plan);
+    AdoptPlan(codec, 1, 1);
   }
-  static std::shared_ptr<const service::Layout> LayoutWith(Codec codec) {
-    service::Layout layout = *PackedLayout({kLarge, kSmall});
-    layout.codec = codec;
-    return std::make_shared<const service::Layout>(std::move(layout));
+  // Tensors 0 and 1 in that codec, tensor 2 beside tensor 0 in one block of the plan as it is.
+  static std::shared_ptr<const plan::Plan> PlanWith(Codec codec, std::uint32_t version) {
+    plan::Plan plan = *PlanOf({{{1, 0, kSmall}}, {{0, 0, kLarge}, {2, 0, kLarge}}}, version);
+    if (codec != Codec::kNone) plan.codecs = {{codec, 0, 2}};
+    return std::make_shared<const plan::Plan>(std::move(plan));
+  }
+  void AdoptPlan(Codec codec, std::uint32_t version, std::uint64_t from) {
+    const auto plan = PlanWith(codec, version);
+    for (std::size_t node = 0; node < 2; ++node) Adopt(cluster.node(node), job.id, plan, from);
   }
   static float Given(std::uint32_t rank, std::size_t element) {
     return std::sin(static_cast<float>(element * (rank + 3)));
@@ -44,19 +51,20 @@ struct CompressedFleet {
   std::vector<float> Iterate() {
     ++iteration;
     for (ClientEnd* client : clients) {
-      for (std::size_t i = 0; i < kLarge + kSmall; ++i) {
+      for (std::size_t i = 0; i < kElements; ++i) {
         client->Elements<float>()[i] = Given(client->rank(), i);
       }
-      for (std::uint32_t tensor = 0; tensor < 2; ++tensor) PostGradient(*client, *layout, tensor);
+      for (std::uint32_t tensor = 0; tensor < 3; ++tensor) PostGradient(*client, *layout, tensor);
     }
     cluster.Advance(kSecond);
     for (const ClientEnd* client : clients) {
-      ExpectOk(*client, 2 * iteration - 1);
-      ExpectOk(*client, 2 * iteration);
+      for (std::uint64_t tensor = 0; tensor < 3; ++tensor) {
+        ExpectOk(*client, 3 * iteration - tensor);
+      }
     }
     const auto sums = [](const ClientEnd* client) {
       const auto elements = client->Elements<float>();
-      return std::vector<float>(elements.begin(), elements.begin() + kLarge + kSmall);
+      return std::vector<float>(elements.begin(), elements.begin() + kElements);
     };
     for (const ClientEnd* client : clients) EXPECT_EQ(sums(client), sums(clients[0]));
     return sums(clients[0]);
@@ -75,12 +83,12 @@ struct CompressedFleet {
   std::uint64_t iteration = 0;
 };
 
-TEST(Compressed, LargeBlocksAreEncodedAndSmallOnesAreExact) {
+TEST(Compressed, LargeBlocksAreEncodedSmallOnesAndOtherTensorsAreExact) {
   for (const Codec codec : {Codec::kBFloat16, Codec::kFloat16, Codec::kInt8, Codec::kInt4}) {
     CompressedFleet fleet(codec);
     const std::vector<float> sums = fleet.Iterate();
     double worst = 0;
-    for (std::size_t i = 0; i < kLarge + kSmall; ++i) {
+    for (std::size_t i = 0; i < kElements; ++i) {
       const double error = std::abs(double{sums[i]} - double{fleet.Sum(i)});
       if (i >= kLarge) {
         ASSERT_LE(error, 1e-6) << Name(codec) << " element " << i;
@@ -111,20 +119,68 @@ TEST(Compressed, WhatIsLeftOutComesWithLaterIterations) {
   }
 }
 
+// Residuals are of elements, whatever plan and codec come after.
+TEST(Compressed, WhatIsLeftOutSurvivesAnotherPlanAndAnotherCodec) {
+  CompressedFleet fleet(Codec::kInt4);
+  const std::vector<float> lossy = fleet.Iterate();
+  fleet.AdoptPlan(Codec::kInt8, 2, 2);
+  const std::vector<float> corrected = fleet.Iterate();
+  fleet.AdoptPlan(Codec::kNone, 3, 3);
+  const std::vector<float> exact = fleet.Iterate();
+  double worst = 0;
+  double worst_corrected = 0;
+  for (std::size_t i = 0; i < kLarge; ++i) {
+    const double sum = fleet.Sum(i);
+    worst = std::max(worst, std::abs(double{lossy[i]} - sum));
+    worst_corrected =
+        std::max(worst_corrected, std::abs(double{lossy[i]} + double{corrected[i]} - 2 * sum));
+    ASSERT_NEAR(exact[i], sum, 1e-6) << i;
+  }
+  EXPECT_GT(worst, 10 * transport::ErrorBound(Codec::kInt8));
+  EXPECT_LE(worst_corrected, 6 * transport::ErrorBound(Codec::kInt8))
+      << "what int4 left out came with int8";
+}
+
+// It outlives the service there, and can be saved.
+TEST(Compressed, WhatIsLeftOutIsKeptInTheMemoryOfTheLowestRankWithRoom) {
+  constexpr std::uint64_t kResiduals = (kElements * sizeof(float) + 63) / 64 * 64;
+  CompressedFleet fleet(Codec::kInt4, 1, kResiduals);
+  const std::vector<float> first = fleet.Iterate();
+  const auto kept = [&fleet](std::size_t client) {
+    return fleet.clients[client]->Elements<float>().subspan(kResiduals / sizeof(float), kElements);
+  };
+  double worst = 0;
+  for (std::size_t i = 0; i < kElements; ++i) {
+    ASSERT_EQ(kept(1)[i], 0) << "rank 0 of the same node has it";
+    if (i >= kLarge) {
+      ASSERT_EQ(kept(0)[i], 0) << i;
+    }
+    // Both nodes have encoded their sums: what is missing is what they have left out.
+    const double left_out = double{kept(0)[i]} + double{kept(2)[i]};
+    ASSERT_NEAR(double{first[i]} + left_out, fleet.Sum(i), 1e-5) << i;
+    worst = std::max(worst, std::abs(left_out));
+  }
+  EXPECT_GT(worst, 1e-3);
+  // Loaded before the next iteration, it counts there: nothing is left out of what was twice there.
+  std::ranges::fill(kept(0), 0.0F);
+  std::ranges::fill(kept(2), 0.0F);
+  EXPECT_EQ(fleet.Iterate(), first) << "as it began";
+}
+
 TEST(Compressed, NothingIsWhereAllRanksAreOnOneNode) {
   JobSpec job{.world_size = 2};
   HandDrivenNode node;
   std::vector<ClientEnd*> clients;
-  const auto layout = CompressedFleet::LayoutWith(Codec::kInt4);
+  const auto layout = PackedLayout({kLarge, kSmall, kLarge});
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
     clients.push_back(&node.Attach(job, rank));
     HandIn(node, *clients.back(), layout);
   }
   node.Settle();
-  Adopt(node, job.id, PlanOf({{{1, 0, kSmall}}, {{0, 0, kLarge}}}));
+  Adopt(node, job.id, CompressedFleet::PlanWith(Codec::kInt4, 1));
   for (ClientEnd* client : clients) {
-    for (std::size_t i = 0; i < kLarge + kSmall; ++i) client->Elements<float>()[i] = 0.1F;
-    for (std::uint32_t tensor = 0; tensor < 2; ++tensor) PostGradient(*client, *layout, tensor);
+    for (std::size_t i = 0; i < kElements; ++i) client->Elements<float>()[i] = 0.1F;
+    for (std::uint32_t tensor = 0; tensor < 3; ++tensor) PostGradient(*client, *layout, tensor);
   }
   node.Settle();
   for (const ClientEnd* client : clients) {

@@ -55,6 +55,18 @@ TEST(WirePlan, ABlockOfSeveralTypesIsOneForEach) {
   EXPECT_THAT(wire.blocks_of, ElementsAre(1, 1, 1));
 }
 
+TEST(WirePlan, ABlockOfSeveralCodecsIsOneForEach) {
+  plan::Plan plan = *PlanOf({{{0, 0, 10}, {1, 0, 20}, {2, 0, 30}}});
+  plan.codecs = {{Codec::kInt8, 0, 1}, {Codec::kInt8, 2, 1}};
+  const service::WirePlan wire = service::MakeWirePlan(std::make_shared<const plan::Plan>(plan), 7,
+                                                       *PackedLayout({10, 20, 30}));
+  ASSERT_EQ(wire.blocks.size(), 2U);
+  EXPECT_EQ(wire.blocks[0].codec, Codec(Codec::kInt8));
+  EXPECT_THAT(wire.blocks[0].runs, ElementsAre(MemoryRun{0, 10}, MemoryRun{120, 30}));
+  EXPECT_EQ(wire.blocks[1].codec, Codec(Codec::kNone));
+  EXPECT_THAT(wire.blocks[1].tensors, ElementsAre(1));
+}
+
 TEST(WirePlan, APieceEndsWithItsGradientWithinThePlansLastUnit) {
   const service::WirePlan wire = service::MakeWirePlan(
       PlanOf({{{0, 0, 2}}, {{0, 2, 1}, {2, 0, 2}}, {{1, 0, 3}}}), 7, MixedLayout());

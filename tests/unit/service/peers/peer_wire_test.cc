@@ -48,11 +48,13 @@ TEST(PlanWire, LayoutsPassWithAndWithoutAPolicy) {
   EXPECT_FALSE(got.policy.has_value());
   Layout named = *LayoutOf(1);
   named.names_hash = UINT64_MAX;
-  named.codec = {Codec::kTopK, 3};
+  named.tensors[0].codec = {Codec::kTopK, 3};
+  named.tensors[0].keeps_codec = true;
+  named.compress_after = 500;
   got =
       Passed(ReportLayout{.job = 7, .layout = std::make_shared<const Layout>(named), .policy = {}});
   EXPECT_EQ(got.layout->names_hash, UINT64_MAX);
-  EXPECT_EQ(got.layout->codec, Codec(Codec::kTopK, 3));
+  EXPECT_EQ(*got.layout, named);
   got = Passed(ReportLayout{.job = 7, .layout = LayoutOf(1), .policy = plan::Policy::kUsByte});
   EXPECT_EQ(got.policy, plan::Policy::kUsByte);
 }
@@ -136,11 +138,12 @@ TEST(PlanWire, IterationsGoWithARankThatLeaves) {
 TEST(PlanWire, RefusesLayoutsThatAreNone) {
   const ReportLayout honest{.job = 7, .layout = LayoutOf(2), .policy = std::nullopt};
   using Builder = schema::PeerMessage::Builder;
-  ExpectRefused(Pass(honest, [](Builder root) { root.getReportLayout().getLayout().setCodec(99); }),
-                {"codec 99 of 0"});
-  ExpectRefused(
-      Pass(honest, [](Builder root) { root.getReportLayout().getLayout().setCodecParameter(9); }),
-      {"codec 0 of 9"});
+  const auto first = [](Builder root) {
+    return root.getReportLayout().getLayout().getTensors()[0];
+  };
+  ExpectRefused(Pass(honest, [&](Builder root) { first(root).setCodec(99); }), {"codec 99 of 0"});
+  ExpectRefused(Pass(honest, [&](Builder root) { first(root).setCodecParameter(9); }),
+                {"codec 0 of 9"});
   ExpectRefused(Pass(honest, [](Builder root) { root.getReportLayout().setPolicy(99); }),
                 {"policy 99"});
   ExpectRefused(Pass(honest,

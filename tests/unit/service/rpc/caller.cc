@@ -149,6 +149,8 @@ Answered Caller::SetLayout(schema::Session::Client& session, const LayoutCall& w
   call.setReduction(static_cast<std::uint8_t>(wish.reduction));
   call.setPolicy(wish.policy);
   call.setCodec(wish.codec);
+  auto codecs = call.initCodecs(static_cast<unsigned>(wish.codecs.size()));
+  for (unsigned i = 0; i < codecs.size(); ++i) codecs.set(i, wish.codecs[i]);
   auto response = loop_.Wait<capnp::Response<schema::Session::SetLayoutResults>>(call.send());
   return Read(response.getRefusal());
 }

@@ -84,6 +84,7 @@ struct LayoutCall {
   Reduction reduction = Reduction::kAverage;
   std::string policy;
   std::string codec;
+  std::vector<std::string> codecs;
 };
 
 class Caller {

@@ -127,6 +127,10 @@ TEST_F(LayoutCallsTest, RefusesTensorsThatAreNoGradientsOfOneModel) {
                 {"\"exactly\""});
   ExpectRefused(rank_, {.first = 0, .count = 1, .codec = "int2"}, Code::kInvalidArgument,
                 {"\"int2\"", "int8"});
+  ExpectRefused(rank_, {.first = 0, .count = 1, .codecs = {"int2"}}, Code::kInvalidArgument,
+                {"\"int2\"", "int8"});
+  ExpectRefused(rank_, {.first = 0, .count = 1, .codecs = {"int8", "int8"}}, Code::kInvalidArgument,
+                {"2 codecs for 1 tensors"});
 }
 
 TEST_F(LayoutCallsTest, ASessionHasOneLayoutForAsLongAsItLasts) {
@@ -147,8 +151,8 @@ TEST_F(LayoutCallsTest, RefusesAnotherLayoutOrPolicyThanTheOtherRanks) {
                 {"rank 0", "rank 1", "tensor 1"});
   ExpectRefused(other_, {.first = 2, .count = 2, .policy = "exact"}, Code::kMismatch,
                 {"rank 0", "rank 1"});
-  ExpectRefused(other_, {.first = 2, .count = 2, .codec = "int8"}, Code::kMismatch,
-                {"rank 0", "rank 1", "int8"});
+  ExpectRefused(other_, {.first = 2, .count = 2, .codecs = {"", "int8"}}, Code::kMismatch,
+                {"rank 0", "rank 1", "w32", "int8"});
   ASSERT_EQ(stand_.dispatch().Count<service::JobFailed>(), 1U) << "gradients can never move";
   stand_.dispatch().Look<service::JobFailed>(0, [](const service::JobFailed& failed) {
     EXPECT_EQ(failed.code, Code::kMismatch);

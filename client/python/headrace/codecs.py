@@ -1,0 +1,55 @@
+"""In which codec each gradient of a layout crosses between nodes."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.layout import Gradient
+
+
+def choose_codecs(
+    gradients: Sequence[Gradient], compress: str | Mapping[str, str] | None
+) -> list[str | None]:
+    """Of each gradient the codec of the last pattern (fnmatch) that its name matches, else "none" if
+    it has one dimension, else None: what the layout says. Several that travel as one have that of
+    most of their elements.
+
+    ValueError for a pattern that matches no name.
+    """
+    patterns = compress if isinstance(compress, Mapping) else {}
+    unused = dict(patterns)
+    codecs: list[str | None] = []
+    for gradient in gradients:
+        parts = gradient.parts
+        if parts is None:
+            parts = [(gradient.name, gradient.shape)]
+        elements: dict[str | None, int] = {}
+        for name, shape in parts:
+            codec = None if len(shape) > 1 else "none"
+            for pattern, wanted in patterns.items():
+                if fnmatch.fnmatchcase(name, pattern):
+                    unused.pop(pattern, None)
+                    codec = wanted
+            elements[codec] = elements.get(codec, 0) + math.prod(shape)
+        codecs.append(max(elements, key=elements.__getitem__) if elements else "none")
+    if unused:
+        names = ", ".join(gradient.name for gradient in gradients[:4])
+        raise ValueError(
+            f'compress: "{next(iter(unused))}" matches no gradient; the first are named {names}'
+        )
+    return codecs
+
+
+def loses(codec: str) -> bool:
+    """Whether what is decoded may differ from what was encoded."""
+    return codec not in ("", "none", "lossless")
+
+
+def keeps_residuals() -> bool:
+    """Whether this process is the one of its node that has room for what encodings leave out."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"

@@ -1,0 +1,128 @@
+"""A communication hook for DistributedDataParallel whose sums cross between nodes in fewer bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed
+
+from headrace.layout import Layout
+from headrace.operation import Operation
+from headrace.session import Session
+from headrace.torch.compression import check_codecs, load_residuals, save_residuals
+from headrace.torch.ddp import DdpState, ddp_hook
+
+
+class CompressedState(DdpState):
+    """What compressed_hook keeps: DDP's buckets as the gradients of a layout, which travel by the plan.
+
+    One per DDP model, with a session of its own: a session has one layout. ``compress`` is a codec;
+    what encodings leave out is kept as with ScheduledOptimizer. Biases and norms are in the same
+    buckets as weights and are compressed with them. The first iterations cross as they are, until DDP
+    has filled the same buckets twice. ``optimizer`` says which codecs are refused; None: none is.
+    Gradients on GPUs cannot be compressed.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        compress: str = "int8",
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        force_compress: bool = False,
+    ) -> None:
+        if optimizer is not None:
+            check_codecs(optimizer, compress, force_compress)
+        super().__init__(session, model)
+        self._compress = compress
+        self._layout: Layout | None = None
+        self._residuals: Mapping[str, Any] | None = None  # loaded before there was a layout
+        self._sizes: list[tuple] = []  # of this iteration's buckets so far
+        self._last_sizes: list[tuple] = []
+
+    @property
+    def layout(self) -> Layout | None:
+        """None while DDP may still change its buckets."""
+        return self._layout
+
+    def layout_for(self, bucket: torch.distributed.GradBucket) -> Layout | None:
+        """The layout, once buckets stay as they are: see index_of.
+
+        RuntimeError when DDP fills other buckets afterwards.
+        """
+        index, size = bucket.index(), (tuple(bucket.buffer().shape), bucket.buffer().dtype)
+        if index == 0:
+            self._begin_iteration()
+        if self._layout is None:
+            self._sizes.append(size)
+            return None
+        if index >= len(self._last_sizes) or self._last_sizes[index] != size:
+            raise RuntimeError(
+                f"compressed_hook: bucket {index} has shape and type {size}, and had others in the "
+                "iterations before: DDP must not change its buckets any more"
+            )
+        return self._layout
+
+    def index_of(self, bucket: torch.distributed.GradBucket) -> int:
+        """Which gradient of the layout it is: backward fills the last of the forward pass first."""
+        return len(self._last_sizes) - 1 - bucket.index()
+
+    def _begin_iteration(self) -> None:
+        if self._layout is not None:
+            return self._layout.begin_backward()
+        settled = bool(self._sizes) and self._sizes == self._last_sizes
+        self._last_sizes, self._sizes = self._sizes, []
+        if not settled:
+            return None
+        specs = [(*size, f"bucket{i}") for i, size in enumerate(self._last_sizes)][::-1]
+        self._layout = self.session.layout(specs, "average", compress={"*": self._compress})
+        if self._residuals is not None:
+            load_residuals(self._layout, self._residuals)
+        return self._layout.begin_backward()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What encodings have left out, where this rank keeps it; after backward. Each rank's own is to
+        be saved and loaded.
+        """
+        saved = None if self._layout is None else save_residuals(self._layout)
+        return {"residuals": saved}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on with what was saved."""
+        self._residuals = state["residuals"]
+        if self._layout is not None:
+            load_residuals(self._layout, self._residuals)
+
+
+def compressed_hook(
+    state: CompressedState, bucket: torch.distributed.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """As ddp_hook, in fewer bytes between nodes.
+
+        model = DistributedDataParallel(module)
+        state = headrace.torch.CompressedState(session, "int8", module, optimizer)
+        model.register_comm_hook(state, headrace.torch.compressed_hook)
+    """
+    layout = state.layout_for(bucket)
+    if layout is None:
+        return ddp_hook(state, bucket)
+    state.check(bucket)
+    index = state.index_of(bucket)
+    view = layout.views[index]
+    view.copy_(bucket.buffer())
+    operation = Operation(state.session, layout.post(index), view, copied=False)
+
+    def finish(started: torch.futures.Future) -> torch.Tensor:
+        return started.value().wait()
+
+    started: torch.futures.Future = torch.futures.Future()
+    finished = started.then(finish)
+    state.complete(started, operation)
+    return finished
+
+
+if torch.distributed.is_available():
+    compressed_hook.__annotations__["bucket"] = torch.distributed.GradBucket
+    compressed_hook.__annotations__["return"] = torch.futures.Future[torch.Tensor]

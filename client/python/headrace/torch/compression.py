@@ -1,0 +1,91 @@
+"""Which codecs an optimizer's gradients may cross the network in, and what they leave out."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from headrace.layout import Layout
+
+# They divide by a running mean of squares. What these codecs leave out arrives later and at once, in
+# a few elements, so that mean no longer says how large a gradient is, and steps grow without bound.
+_ADAPTIVE = (
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+)
+_SPARSE = ("sign", "topk", "randomk")
+
+
+def check_codecs(
+    optimizer: torch.optim.Optimizer,
+    compress: str | Mapping[str, str] | None,
+    force: bool,
+) -> None:
+    """ValueError for a codec with which the optimizer is known to diverge, unless forced."""
+    if force or not isinstance(optimizer, _ADAPTIVE):
+        return
+    where = "compress"
+    if compress is None:
+        where, compress = "HEADRACE_COMPRESS", os.environ.get("HEADRACE_COMPRESS", "")
+    codecs = [compress] if isinstance(compress, str) else compress.values()
+    for codec in codecs:
+        if codec.partition(":")[0] not in _SPARSE:
+            continue
+        raise ValueError(
+            f'{where}="{codec}" is known to diverge under {type(optimizer).__name__}, which divides '
+            "by what gradients were: take int8, int4 or bf16, or SGD with momentum, or pass "
+            "force_compress=True"
+        )
+
+
+def save_residuals(layout: Layout) -> dict[str, Any] | None:
+    """What encodings have left out, for a state_dict; None where another rank's memory has it."""
+    memory = layout.residuals
+    if memory is None:
+        return None
+    return {
+        "rank": layout.session.rank,
+        "world_size": layout.session.world_size,
+        "gradients": _names(layout),
+        "values": torch.frombuffer(memory, dtype=torch.uint8).clone(),
+    }
+
+
+def load_residuals(layout: Layout, saved: Mapping[str, Any] | None) -> None:
+    """Takes them back where they were saved by this rank for these gradients; else they begin at zero,
+    and a warning says why if some were saved."""
+    memory = layout.residuals
+    if memory is None:
+        return
+    values = torch.frombuffer(memory, dtype=torch.uint8)
+    session = layout.session
+    if saved is None:
+        values.zero_()
+    elif (saved["rank"], saved["world_size"]) != (session.rank, session.world_size):
+        values.zero_()
+        warnings.warn(
+            f"headrace: rank {session.rank} of {session.world_size}: what encodings left out begins at "
+            f"zero again, since the state is that of rank {saved['rank']} of {saved['world_size']}: "
+            "save and load each rank's own to keep it",
+            stacklevel=3,
+        )
+    elif saved["gradients"] != _names(layout):
+        values.zero_()
+        warnings.warn(
+            "headrace: what encodings left out begins at zero again, since it was saved for other "
+            "gradients",
+            stacklevel=3,
+        )
+    else:
+        values.copy_(saved["values"])
+
+
+def _names(layout: Layout) -> list[tuple[str, int]]:
+    return [(g.name, count) for g, count in zip(layout.gradients, layout.counts)]
