@@ -237,8 +237,8 @@ class Losses(unittest.TestCase):
             time.sleep(1.0)
             service.kill()
             for rank in ranks:
-                name, _, seconds = rank.result()
-                self.assertEqual(name, "Unavailable")
+                name, text, seconds = rank.result()
+                self.assertEqual(name, "Unavailable", text)
                 self.assertLess(seconds, 3)
 
 
