@@ -14,7 +14,7 @@
 namespace headrace::ipc {
 
 inline constexpr std::uint64_t kBoardMagic = 0x3144524f42445248;  // "HRDBORD1"
-inline constexpr std::uint32_t kBoardVersion = 11;
+inline constexpr std::uint32_t kBoardVersion = 12;
 inline constexpr std::int64_t kTimeUnknown = -1;  // in rows whose field says that it may be
 
 inline constexpr std::size_t kJobRowsMax = 64;
@@ -137,6 +137,11 @@ struct JobRow {
   std::uint64_t receives_ended;               // likewise
   std::uint64_t sends_bytes;                  // of both, one that is both counts once
   std::uint64_t sends_waiting;                // and receives, for their other side
+  std::uint64_t encoded_bytes;        // of messages to other nodes, had they not been encoded
+  std::uint64_t encoded_sent_bytes;   // that these have taken
+  std::int64_t encode_ns;             // sum
+  std::int64_t decode_ns;             // sum
+  std::uint64_t residual_millionths;  // norm of what was left out over that of the sums, lately
   char name[64];
   char failure[256];  // why state is kFailed, or what keeps its nodes from beginning
 };
@@ -258,13 +263,14 @@ struct PlanRow {
   char policy[16];
   // Where the prediction is the mean over recorded iterations; else 0 and empty.
   std::uint32_t recorded_iterations;
-  std::uint32_t reserved0;
-  std::int64_t predicted_p90_ns;  // nine of ten take at most that
-  std::int64_t measured_mean_ns;  // of the last iterations, from one backward pass to the next
+  std::uint32_t compressed_tensors;  // gradients of the plan that cross encoded
+  std::int64_t predicted_p90_ns;     // nine of ten take at most that
+  std::int64_t measured_mean_ns;     // of the last iterations, from one backward pass to the next
   std::int64_t measured_p90_ns;
   std::int64_t next_best_ns;  // mean of the best candidate of another policy; 0: none was tried
   char chosen[32];            // the candidate that was the fastest: policy, and how it was made
   char next_best[32];
+  char codec[16];  // in which most of the compressed gradients cross between nodes; empty: none do
 };
 
 // One block of a plan, in dispatch order.
@@ -468,11 +474,11 @@ struct BoardLayout {
   BoardSlot<PeerRow> peers[kPeerRowsMax];
   BoardSlot<UserRow> users[kUserRowsMax];
 };
-static_assert(sizeof(ServiceRow) == 368 && sizeof(CountersRow) == 248 && sizeof(JobRow) == 744);
+static_assert(sizeof(ServiceRow) == 368 && sizeof(CountersRow) == 248 && sizeof(JobRow) == 784);
 static_assert(sizeof(UserRow) == 88);
 static_assert(sizeof(GpuRow) == 128 && sizeof(LogRow) == 16 && sizeof(CertificateRow) == 296);
 static_assert(sizeof(RankRow) == 80 && sizeof(QueueRow) == 168 && sizeof(LaneRow) == 216);
-static_assert(sizeof(EventRow) == 280 && sizeof(PlanRow) == 320 && sizeof(PlanBlockRow) == 120);
+static_assert(sizeof(EventRow) == 280 && sizeof(PlanRow) == 336 && sizeof(PlanBlockRow) == 120);
 static_assert(sizeof(ShareRow) == 64 && sizeof(FlightJobRow) == 184 && sizeof(PassRow) == 56);
 static_assert(sizeof(FlightStage) == 16 && sizeof(FlightRow) == 280);
 static_assert(sizeof(FlightCauseRow) == 512 && sizeof(FlightEndRow) == 512);

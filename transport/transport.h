@@ -135,6 +135,17 @@ struct Transfer {
   std::size_t Bytes() const { return static_cast<std::size_t>(count) * SizeOf(dtype); }
 };
 
+// What a node's encoding of a transfer came to.
+struct CodecUse {
+  TimeNs encode_ns = 0;
+  TimeNs decode_ns = 0;
+  std::uint64_t plain_bytes = 0;  // that its messages would have taken as they are
+  std::uint64_t sent_bytes = 0;   // that they have taken
+  // Of a few elements of each message: the squares of the sums, and of what was left out of them.
+  double sum_squares = 0;
+  double residual_squares = 0;
+};
+
 struct Completion {
   std::uint64_t token = 0;
   Code code = Code::kOk;  // kOk or kCancelled, or what the link reported
@@ -145,6 +156,7 @@ struct Completion {
   // and their order alone, and the members that hold something else, bit i for member i.
   std::uint64_t digest = 0;
   std::uint64_t differing = 0;
+  CodecUse codec{};  // between nodes; zeros where nothing is encoded
 };
 
 enum class PostResult : std::uint8_t { kAccepted, kBusy };

@@ -33,9 +33,9 @@ struct LayoutNotice {
   std::uint32_t first = 0;  // tensor
   std::uint32_t count = 0;
   Reduction reduction = Reduction::kAverage;
-  std::string policy;               // empty: as the leader of the job has it
-  std::string codec;                // empty: none
-  std::vector<std::string> codecs;  // of each tensor, or none; empty ones: as codec says
+  std::string policy;                 // empty: as the leader of the job has it
+  std::string codec;                  // empty: none
+  std::vector<std::string> codecs{};  // of each tensor, or none; empty ones: as codec says
   std::uint64_t compress_after = 0;
   std::uint64_t residuals = 0;  // where in the segment; 0: nowhere
 };

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/include/headrace/headrace.h"
+#include "client/lib/control.h"
 #include "client/lib/gpu_words.h"
 #include "client/lib/layout_times.h"
 #include "client/lib/operations.h"

@@ -72,6 +72,11 @@ std::optional<std::string> Ledger::End(JobId job, std::uint64_t sequence, std::u
   }
   if (auto wrong = CheckPosted(job, operation, rank)) return what + ": " + *wrong;
   if (operation.planned.count == 0) return std::nullopt;
+  if (operation.planned.encoded && of_nodes_.contains(job)) {
+    if (operation.chosen.empty()) operation.chosen = result;
+    if (operation.chosen == result) return std::nullopt;
+    return what + ": other bits of an encoded sum than on another rank";
+  }
   // What moves in messages may end here before others have posted it.
   const bool anew = MovesInMessages(operation.planned.kind);
   if (operation.expected.empty() || anew) Expect(job, operation);

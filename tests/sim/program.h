@@ -23,6 +23,9 @@ struct Planned {
   Reduction reduction = Reduction::kSum;
   std::uint32_t root = 0;
   std::uint64_t count = 0;
+  // A gradient that crosses between nodes in a codec: its sum is the same on all ranks, and only
+  // near the reference.
+  bool encoded = false;
   bool uneven = false;  // of an all_gather or reduce_scatter: its parts are of any size
 
   bool HasParts() const { return uneven || MovesInMessages(kind); }

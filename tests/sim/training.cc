@@ -14,8 +14,13 @@ constexpr std::size_t kTensorsMax = 8;
 constexpr std::uint64_t kCountMax = 240;
 constexpr std::uint64_t kGapMax = 3;  // elements
 constexpr std::uint32_t kSegment = 2;
-constexpr std::size_t kSegmentSize = 32768;
-static_assert(kTensorsMax * (kCountMax + kGapMax) * sizeof(double) <= kSegmentSize);
+constexpr std::size_t kSegmentSize = 65536;
+// Of one that is large enough to be encoded, and its room for what that leaves out.
+constexpr std::uint64_t kLargeMin = 4096;
+constexpr std::uint64_t kLargeMax = 4800;
+static_assert(kTensorsMax * (kCountMax + kGapMax) * sizeof(double) +
+                  2 * (kLargeMax + kGapMax) * sizeof(float) <=
+              kSegmentSize);
 
 void Shuffle(std::vector<std::uint32_t>& order, Dice& dice) {
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[dice.Below(i)]);
@@ -25,7 +30,22 @@ Planned PlannedOf(const service::Layout& layout, std::uint32_t tensor) {
   return {.kind = Collective::kAllReduce,
           .dtype = layout.tensors[tensor].dtype,
           .reduction = layout.reduction,
-          .count = layout.tensors[tensor].count};
+          .count = layout.tensors[tensor].count,
+          .encoded =
+              !layout.tensors[tensor].keeps_codec || layout.tensors[tensor].codec != Codec::kNone};
+}
+
+// One large gradient that crosses between nodes encoded; perhaps not in the first iterations.
+void Compress(service::Layout& layout, Dice& dice) {
+  constexpr Codec kCodecs[] = {Codec::kBFloat16, Codec::kInt8,    Codec::kInt4,
+                               Codec::kTopK,     Codec::kRandomK, Codec::kInt8Stochastic,
+                               Codec::kSign,     Codec::kLossless};
+  service::LayoutTensor& tensor = layout.tensors[dice.Below(layout.tensors.size())];
+  tensor.dtype = DType::kFloat32;
+  tensor.count = dice.Between(kLargeMin, kLargeMax);
+  tensor.codec = kCodecs[dice.Below(std::size(kCodecs))];
+  tensor.keeps_codec = dice.Chance(50);
+  if (dice.Chance(30)) layout.compress_after = dice.Between(1, 8);
 }
 
 }  // namespace
@@ -40,8 +60,10 @@ Model AnyModel(Dice& dice) {
   for (std::uint64_t i = 0; i < count; ++i) {
     layout.tensors.push_back({.name = fmt::format("g{}", i),
                               .count = dice.Between(1, dice.Chance(40) ? 8 : kCountMax),
-                              .dtype = is_mixed ? kTypes[dice.Below(std::size(kTypes))] : usual});
+                              .dtype = is_mixed ? kTypes[dice.Below(std::size(kTypes))] : usual,
+                              .keeps_codec = true});
   }
+  if (dice.Chance(20)) Compress(layout, dice);
   std::vector<std::uint32_t> places(count);
   std::iota(places.begin(), places.end(), 0U);
   Shuffle(places, dice);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 
 #include "ipc/base/check.h"
@@ -110,6 +111,24 @@ void DecodeSumRange(std::span<const std::byte* const> inputs, bool onto, std::ui
                   SeedAt(to, block));
         Scatter(walk, begin, count, values, to.memory);
       });
+}
+
+void SampleResidual(const EncodedRange& range, CodecUse& use) {
+  if (range.residual == nullptr || range.range.count == 0) return;
+  constexpr std::uint64_t kSampledMax = 64;
+  RunWalk walk = range.walk;
+  walk.Seek(range.range.begin);
+  HR_CHECK(!walk.over(), range.range.begin);
+  const std::uint64_t end = std::min(range.range.begin + range.range.count, walk.stretch().end);
+  const std::uint64_t count = std::min(kSampledMax, end - range.range.begin);
+  const std::uint64_t offset = walk.OffsetOf(range.range.begin);
+  const float* const values = FloatsAt(range.memory, offset);
+  const float* const residuals = FloatsAt(range.residual, offset);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    if (!std::isfinite(values[i]) || !std::isfinite(residuals[i])) continue;
+    use.sum_squares += double{values[i]} * double{values[i]};
+    use.residual_squares += double{residuals[i]} * double{residuals[i]};
+  }
 }
 
 std::size_t EncodeLosslessRange(const EncodedRange& from, std::byte* out) {

@@ -10,6 +10,7 @@
 #include "transport/codec/codec.h"
 #include "transport/exchange/partition.h"
 #include "transport/runs.h"
+#include "transport/transport.h"
 
 namespace headrace::transport {
 
@@ -28,6 +29,9 @@ struct EncodedRange {
 void EncodeRange(const EncodedRange& from, std::byte* out);
 void DecodeSumRange(std::span<const std::byte* const> inputs, bool onto, std::uint32_t divisor,
                     const EncodedRange& to);
+
+// Adds the squares of a few of the range's elements, and of their residuals, to `use`.
+void SampleResidual(const EncodedRange& range, CodecUse& use);
 
 // Writes the range as lossless.h has it, or as it is where that is no shorter, and returns the
 // bytes: at most those of its elements, and those only where they are as they are.

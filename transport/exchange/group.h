@@ -107,6 +107,7 @@ class Group {
     std::uint32_t wanted_end = 0;    // pieces below may begin; a server learns it from messages
     std::uint32_t active_count = 0;  // pieces under way
     TimeNs begin_ns = kNever;
+    CodecUse codec{};  // so far
 
     // Where results belong on a node with data.
     std::byte* Result() const { return spec.kind == Collective::kReduce ? output : memory; }
@@ -201,6 +202,8 @@ class Group {
   void SumEncoded(const Piece& piece, const Round& round);
   bool ReduceLossless(const Piece& piece, const Round& round);
   void DecodeResult(const Piece& piece);
+  void Encode(const Piece& piece);
+  void CountEncoded(const Piece& piece, const Round& round);
   EncodedRange EncodedRangeOf(const Piece& piece) const;
   std::uint64_t SeedOf(const Move& move) const;
   void Gather(const Piece& piece);

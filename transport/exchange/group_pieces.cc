@@ -122,7 +122,7 @@ bool Group::BeginPiece(std::uint16_t move_index, TimeNs now) {
   if (gathered) Gather(piece);
   // An owner keeps its own part as it is until the sum is there.
   if (Loses(move.spec.codec) && schedule.rounds[0].sends_count > 0) {
-    EncodeRange(EncodedRangeOf(piece), staging_.At(piece.own_slot));
+    Encode(piece);
   }
 
   move.next_piece = is_server() ? move.partition.NextOwned(number + 1, options_.self) : number + 1;
@@ -147,9 +147,12 @@ void Group::BeginRound(std::uint16_t index) {
 
   piece.sent_size = static_cast<std::uint32_t>(MessageSize(piece, round));
   if (move.spec.lossless() && round.sends_count > 0 && !round.empty) {
+    const TimeNs begin = MonotonicNow();
     piece.sent_size = static_cast<std::uint32_t>(
         EncodeLosslessRange(EncodedRangeOf(piece), staging_.At(piece.own_slot)));
+    moves_[piece.move].codec.encode_ns += MonotonicNow() - begin;
   }
+  if (piece.encoded) CountEncoded(piece, round);
   const std::size_t size = piece.sent_size;
   for (const std::uint8_t peer : piece.schedule.Sends(round)) {
     if (wire_.GoesAtOnce(size)) {
@@ -256,10 +259,29 @@ void Group::SumEncoded(const Piece& piece, const Round& round) {
   const std::size_t inputs_count = InputsOf(piece, round, own, inputs);
   const EncodedRange range = EncodedRangeOf(piece);
   const std::uint32_t divisor = owner_sums ? 1 : DivisorOf(move.spec);
+  const TimeNs begin = MonotonicNow();
   DecodeSumRange({inputs.data(), inputs_count}, owner_sums, divisor, range);
+  moves_[piece.move].codec.decode_ns += MonotonicNow() - begin;
   if (!owner_sums) return;
-  EncodeRange(range, staging_.At(piece.own_slot));
+  Encode(piece);
   DecodeResult(piece);
+}
+
+// Into the piece's own slot.
+void Group::Encode(const Piece& piece) {
+  CodecUse& use = moves_[piece.move].codec;
+  const EncodedRange range = EncodedRangeOf(piece);
+  const TimeNs begin = MonotonicNow();
+  EncodeRange(range, staging_.At(piece.own_slot));
+  use.encode_ns += MonotonicNow() - begin;
+  SampleResidual(range, use);
+}
+
+void Group::CountEncoded(const Piece& piece, const Round& round) {
+  CodecUse& use = moves_[piece.move].codec;
+  if (round.empty) return;
+  use.plain_bytes += round.sends_count * piece.range.count * sizeof(float);
+  use.sent_bytes += std::uint64_t{round.sends_count} * piece.sent_size;
 }
 
 // In the order of members, as Sum does. A message that makes no sense fails the group; false then.
@@ -273,10 +295,12 @@ bool Group::ReduceLossless(const Piece& piece, const Round& round) {
   }
   const auto own = static_cast<std::size_t>(std::ranges::count_if(
       senders, [this](std::uint8_t sender) { return sender < options_.self; }));
+  const TimeNs begin = MonotonicNow();
   const auto wrong =
       ReduceLosslessRange({messages.data(), senders.size()}, round.staged ? own : kNowhere,
                           round.staged ? ReductionOf(spec, round) : Reduction::kSum, spec.divisor,
                           EncodedRangeOf(piece));
+  moves_[piece.move].codec.decode_ns += MonotonicNow() - begin;
   if (!wrong) return true;
   Fail(Code::kMismatch, "node " + options_.members[senders[*wrong]].name + " sends of " +
                             Describe(spec) + " what cannot be decoded (position " +
@@ -286,7 +310,9 @@ bool Group::ReduceLossless(const Piece& piece, const Round& round) {
 
 void Group::DecodeResult(const Piece& piece) {
   const std::byte* const result = staging_.At(piece.own_slot);
+  const TimeNs begin = MonotonicNow();
   DecodeSumRange({&result, 1}, false, DivisorOf(moves_[piece.move].spec), EncodedRangeOf(piece));
+  moves_[piece.move].codec.decode_ns += MonotonicNow() - begin;
 }
 
 EncodedRange Group::EncodedRangeOf(const Piece& piece) const {
@@ -373,7 +399,8 @@ void Group::EndMoves(TimeNs now, std::vector<Completion>& completions) {
                              .code = all_begun && !broken_ ? Code::kOk : failure_->code(),
                              .cause = all_begun && !broken_ ? std::string() : failure_->text(),
                              .begin_ns = std::min(move.begin_ns, now),
-                             .end_ns = now});
+                             .end_ns = now,
+                             .codec = move.codec});
     }
     --orders_[OrderOf(move.position)].moves_open;
     free_moves_.push_back(index);

@@ -95,6 +95,19 @@ Json SendsJson(const ipc::JobRow& job) {
           {"waiting", job.sends_waiting}};
 }
 
+// Of gradients that cross between nodes encoded; null where none have.
+Json CompressionJson(const ipc::JobRow& job) {
+  if (job.encoded_bytes == 0) return nullptr;
+  return {{"bytes", job.encoded_bytes},
+          {"sent_bytes", job.encoded_sent_bytes},
+          {"saved_bytes", static_cast<std::int64_t>(job.encoded_bytes - job.encoded_sent_bytes)},
+          {"ratio",
+           static_cast<double>(job.encoded_sent_bytes) / static_cast<double>(job.encoded_bytes)},
+          {"encode_ns", job.encode_ns},
+          {"decode_ns", job.decode_ns},
+          {"residual", static_cast<double>(job.residual_millionths) / 1e6}};
+}
+
 Json JobJson(const ipc::JobRow& job, const Snapshot& snapshot, const UserNames& users) {
   const std::string owner = users(job.owner_uid);
   const std::string policy = PolicyOf(job, snapshot);
@@ -118,6 +131,7 @@ Json JobJson(const ipc::JobRow& job, const Snapshot& snapshot, const UserNames& 
           {"limit_bytes_per_s",
            job.limit_bytes_per_s > 0 ? Json(job.limit_bytes_per_s) : Json(nullptr)},
           {"sends", SendsJson(job)},
+          {"compression", CompressionJson(job)},
           {"paused", job.paused != 0},
           {"draining", job.draining != 0},
           {"policy", policy.empty() ? Json(nullptr) : Json(JsonText(policy))},

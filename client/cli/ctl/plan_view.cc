@@ -93,6 +93,10 @@ std::string Heading(const ipc::JobRow& job, const ipc::PlanRow& plan) {
   if (plan.in_flight_max > 0) text += fmt::format(", {} at a time", plan.in_flight_max);
   if (plan.barrier != 0) text += "; the forward pass waits for the last";
   text += fmt::format("; hash {:016x}.\n", plan.hash);
+  if (plan.compressed_tensors > 0) {
+    text += fmt::format("{} gradients cross between nodes encoded, most as {}.\n",
+                        plan.compressed_tensors, Printable(ipc::GetText(plan.codec)));
+  }
   if (plan.predicted_bytes_per_s >= kNoRate) {
     text +=
         fmt::format("Made for a lane on which a block costs {}, of any size that was measured.\n",
@@ -232,6 +236,9 @@ Json OnePlanJson(const Snapshot& snapshot, const ipc::PlanRow& plan) {
           {"chosen", recorded ? Json(JsonText(ipc::GetText(plan.chosen))) : Json(nullptr)},
           {"next_best", others ? Json(JsonText(ipc::GetText(plan.next_best))) : Json(nullptr)},
           {"next_best_ns", others ? Json(plan.next_best_ns) : Json(nullptr)},
+          {"compressed_tensors", plan.compressed_tensors},
+          {"codec",
+           plan.compressed_tensors > 0 ? Json(JsonText(ipc::GetText(plan.codec))) : Json(nullptr)},
           {"lower_bound_ns", plan.lower_bound_ns},
           {"predicted_backward_ns", plan.predicted_backward_ns},
           {"predicted_forward_ns", plan.predicted_forward_ns},

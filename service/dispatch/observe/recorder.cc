@@ -324,6 +324,19 @@ void Recorder::NoteStage(const Job& job, const Block& block, const BlockPart& pa
   ++record.count;
 }
 
+void Recorder::Encoded(const Job& job, const transport::CodecUse& use) {
+  if (use.plain_bytes == 0) return;
+  transport::CodecUse& sums = job.record->sums.codec;
+  sums.encode_ns += use.encode_ns;
+  sums.decode_ns += use.decode_ns;
+  sums.plain_bytes += use.plain_bytes;
+  sums.sent_bytes += use.sent_bytes;
+  // Of the last hundred blocks or so.
+  constexpr double kKept = 0.99;
+  sums.sum_squares = kKept * sums.sum_squares + use.sum_squares;
+  sums.residual_squares = kKept * sums.residual_squares + use.residual_squares;
+}
+
 void Recorder::Moved(const Job& job, std::uint64_t bytes) {
   job.record->sums.bytes_moved += bytes;
   board_.counters.bytes_moved += bytes;

@@ -65,6 +65,8 @@ class Recorder {
   void StageDropped(const Job& job, const Block& block, const BlockPart& part, TimeNs now);
   void StageEnded(const Job& job, const Block& block, const BlockPart& part, Code code, TimeNs now);
   // Bytes have reached their ranks; those that pass several steps count once.
+  // What a transfer's encoding came to.
+  void Encoded(const Job& job, const transport::CodecUse& use);
   void Moved(const Job& job, std::uint64_t bytes);
   // A send, its receive, or both, of ranks of this node, well.
   void PairEnded(const Job& job, std::uint32_t sends, std::uint32_t receives, std::uint64_t bytes);

@@ -1,7 +1,9 @@
 #include "service/dispatch/observe/rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
+#include <map>
 
 #include "ipc/base/check.h"
 #include "ipc/board.h"
@@ -82,6 +84,14 @@ ipc::JobRow MakeJobRow(const Job& job) {
   row.receives_ended = sums.receives_ended;
   row.sends_bytes = sums.sends_bytes;
   row.sends_waiting = job.pairs().waiting();
+  row.encoded_bytes = sums.codec.plain_bytes;
+  row.encoded_sent_bytes = sums.codec.sent_bytes;
+  row.encode_ns = sums.codec.encode_ns;
+  row.decode_ns = sums.codec.decode_ns;
+  if (sums.codec.sum_squares > 0) {
+    const double share = std::sqrt(sums.codec.residual_squares / sums.codec.sum_squares);
+    row.residual_millionths = static_cast<std::uint64_t>(std::min(share, 1e6) * 1e6);
+  }
   row.paused = job.paused ? 1 : 0;
   row.draining = job.draining ? 1 : 0;
   row.blocks_ended = sums.blocks_ended;
@@ -243,6 +253,16 @@ ipc::PlanRow MakePlanRow(const Job& job) {
     row.predicted_bytes_per_s = static_cast<std::uint64_t>(1 / plan.made_for.s_per_byte);
   }
   ipc::SetText(row.policy, plan::Name(plan.policy));
+  std::map<std::uint64_t, std::uint32_t> counts;  // by codec
+  for (const plan::CodecRun& run : plan.codecs) {
+    row.compressed_tensors += run.count;
+    counts[SteeringValue(run.codec)] += run.count;
+  }
+  if (!counts.empty()) {
+    const auto most =
+        std::ranges::max_element(counts, {}, [](const auto& each) { return each.second; });
+    ipc::SetText(row.codec, Name(*CodecOfValue(most->first)));
+  }
   const plan::Choice& choice = plan.choice;
   row.recorded_iterations = choice.iterations;
   if (choice.iterations > 0) {

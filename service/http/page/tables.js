@@ -85,6 +85,13 @@ function hidden(job) {
   return percent(Math.min(1, Math.max(0, 1 - job.plan.waited_s / job.plan.moving_s)));
 }
 
+/** What gradients' messages to other nodes take of what they would, and what encodings leave out. */
+function encoded(job) {
+  if (!(job.encoded_bytes > 0)) return "";
+  const share = percent(job.encoded_sent_bytes / job.encoded_bytes);
+  return `${share} of ${bytes(job.encoded_bytes)}, residual ${percent(job.residual_millionths / 1e6)}`;
+}
+
 export function showJobs(status, before, elapsed_s) {
   if (status.jobs.length === 0) {
     show("jobs", nothing("No job is attached."));
@@ -100,6 +107,7 @@ export function showJobs(status, before, elapsed_s) {
     { title: "State", cell: stateOf },
     { title: "Ranks", kind: "number", cell: (job) => `${job.ranks_attached} here of ${job.world_size}` },
     { title: "Plan", cell: (job) => (job.plan ? `${job.plan.policy}, ${job.plan.blocks} blocks` : "") },
+    { title: "Encoded", cell: encoded },
     { title: "Iteration", cell: iteration },
     { title: "Hidden", kind: "number", cell: hidden },
     { title: "Moves", kind: "number", cell: speed },

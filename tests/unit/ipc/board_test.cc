@@ -204,7 +204,7 @@ TEST_F(Board, ReaderRefusesFilesThatAreShorterThanTheyClaim) {
 TEST_F(Board, ReaderRefusesAnotherMagicAndAnotherVersion) {
   Result<BoardFile> file = BoardFile::Create(path_, 0600);
   ASSERT_TRUE(file.ok());
-  file->layout().version = 12;
+  file->layout().version = kBoardVersion + 1;
   Result<BoardView> newer = BoardView::Open(path_);
   ASSERT_FALSE(newer.ok());
   EXPECT_EQ(newer.error().code(), Code::kVersionMismatch);

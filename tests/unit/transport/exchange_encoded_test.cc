@@ -97,6 +97,8 @@ class EncodedJob {
     for (std::uint32_t node = 0; node < test.nodes; ++node) nodes_.emplace_back(test, node);
   }
 
+  // Of node 0 in the last iteration.
+  const CodecUse& use() const { return use_; }
   // Fills all memory, and sums it.
   void Iterate(std::uint64_t seed) {
     ++position_;
@@ -127,6 +129,7 @@ class EncodedJob {
       fleet_.Post(node, transfer);
     }
     fleet_.RunToTheEnd();
+    use_ = fleet_.completions(0).empty() ? CodecUse() : fleet_.completions(0)[0].codec;
     for (std::uint32_t node = 0; node < test_.nodes; ++node) {
       ASSERT_EQ(fleet_.completions(node).size(), 1U) << test_.Text();
       const Completion& completion = fleet_.completions(node)[0];
@@ -153,6 +156,7 @@ class EncodedJob {
  private:
   EncodedCase test_;
   bool feedback_;
+  CodecUse use_;
   std::uint64_t position_ = 0;
   Fleet fleet_;
   std::vector<NodeMemory> nodes_;
@@ -245,6 +249,15 @@ TEST(ExchangeEncoded, MovesTheBytesOfItsCodec) {
     EncodedJob job(test, 1);
     ASSERT_NO_FATAL_FAILURE(job.Iterate(1));
     EXPECT_EQ(job.fleet().node(0).counters().bytes_sent, EncodedSize(codec, test.count));
+    const CodecUse& use = job.use();
+    EXPECT_EQ(use.plain_bytes, test.count * sizeof(float));
+    EXPECT_EQ(use.sent_bytes, EncodedSize(codec, test.count));
+    EXPECT_GT(use.encode_ns, 0) << Name(codec);
+    EXPECT_GT(use.decode_ns, 0) << Name(codec);
+    EXPECT_GT(use.sum_squares, 0) << Name(codec);
+    EXPECT_GT(use.residual_squares, 0) << Name(codec);
+    // All errors are below twice the values, those of signs included.
+    EXPECT_LT(use.residual_squares, 4 * use.sum_squares) << Name(codec);
   }
 }
 

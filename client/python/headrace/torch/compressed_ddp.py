@@ -11,7 +11,7 @@ import torch.distributed
 from headrace.layout import Layout
 from headrace.operation import Operation
 from headrace.session import Session
-from headrace.torch.compression import check_codecs, load_residuals, save_residuals
+from headrace.torch.compression import LayoutMaker, check_codecs
 from headrace.torch.ddp import DdpState, ddp_hook
 
 
@@ -36,9 +36,8 @@ class CompressedState(DdpState):
         if optimizer is not None:
             check_codecs(optimizer, compress, force_compress)
         super().__init__(session, model)
-        self._compress = compress
+        self._maker = LayoutMaker(session, "average", None, {"*": compress})
         self._layout: Layout | None = None
-        self._residuals: Mapping[str, Any] | None = None  # loaded before there was a layout
         self._sizes: list[tuple] = []  # of this iteration's buckets so far
         self._last_sizes: list[tuple] = []
 
@@ -77,23 +76,18 @@ class CompressedState(DdpState):
         if not settled:
             return None
         specs = [(*size, f"bucket{i}") for i, size in enumerate(self._last_sizes)][::-1]
-        self._layout = self.session.layout(specs, "average", compress={"*": self._compress})
-        if self._residuals is not None:
-            load_residuals(self._layout, self._residuals)
+        self._layout = self._maker(specs)
         return self._layout.begin_backward()
 
     def state_dict(self) -> dict[str, Any]:
         """What encodings have left out, where this rank keeps it; after backward. Each rank's own is to
         be saved and loaded.
         """
-        saved = None if self._layout is None else save_residuals(self._layout)
-        return {"residuals": saved}
+        return {"residuals": self._maker.save()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on with what was saved."""
-        self._residuals = state["residuals"]
-        if self._layout is not None:
-            load_residuals(self._layout, self._residuals)
+        self._maker.load(state["residuals"])
 
 
 def compressed_hook(

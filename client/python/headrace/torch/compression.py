@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from headrace.layout import Layout
+from headrace.session import Session
 
 # They divide by a running mean of squares. What these codecs leave out arrives later and at once, in
 # a few elements, so that mean no longer says how large a gradient is, and steps grow without bound.
@@ -43,6 +44,45 @@ def check_codecs(
             "by what gradients were: take int8, int4 or bf16, or SGD with momentum, or pass "
             "force_compress=True"
         )
+
+
+class LayoutMaker:
+    """Makes the one layout of a session, with what was loaded before there was one."""
+
+    def __init__(
+        self,
+        session: Session,
+        op: str,
+        policy: str | None,
+        compress: str | Mapping[str, str] | None,
+        compress_after: int = 0,
+    ) -> None:
+        self._session = session
+        self._op = op
+        self._policy = policy
+        self._compress = compress
+        self._compress_after = compress_after
+        self._layout: Layout | None = None
+        self._loaded: Mapping[str, Any] | None = None
+
+    def __call__(self, specs: Sequence[tuple], device: int | None = None) -> Layout:
+        """The layout of these gradients."""
+        self._layout = self._session.layout(
+            specs, self._op, self._policy, device, self._compress, self._compress_after
+        )
+        if self._loaded is not None:
+            load_residuals(self._layout, self._loaded)
+        return self._layout
+
+    def save(self) -> dict[str, Any] | None:
+        """What encodings have left out, where this rank keeps it."""
+        return None if self._layout is None else save_residuals(self._layout)
+
+    def load(self, saved: Mapping[str, Any] | None) -> None:
+        """Goes on with what was saved, now or when there is a layout."""
+        self._loaded = saved
+        if self._layout is not None:
+            load_residuals(self._layout, saved)
 
 
 def save_residuals(layout: Layout) -> dict[str, Any] | None:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headrace.layout import Layout
 from headrace.session import Session
-from headrace.torch.compression import (
-    check_codecs,
-    load_residuals,
-    save_residuals,
-)
+from headrace.torch.compression import LayoutMaker, check_codecs
 from headrace.torch.gradient_flow import GradientFlow
 from headrace.torch.hooks import ModelHooks
 from headrace.torch.jobs import next_session
@@ -95,8 +90,7 @@ class ScheduledOptimizer(WrappingOptimizer):
         """``session``: None makes one by headrace.init(), which close() closes; for a second optimizer of
         this process in a job of its own, "JOB.2". ``policy`` as in Session.layout, as are ``compress``
         and ``compress_after``; codecs with which ``optimizer`` is known to diverge are refused unless
-        ``force_compress``.
-        ``broadcast``: begin with rank 0's parameters and buffers everywhere.
+        ``force_compress``. ``broadcast``: begin with rank 0's parameters and buffers everywhere.
 
         ``reconnect``: for how many seconds a service that goes away during training is waited for; 0
         raises Unavailable at once. None: as the session was made, so HEADRACE_RECONNECT as a rule. With
@@ -119,10 +113,8 @@ class ScheduledOptimizer(WrappingOptimizer):
         the number of ranks are the arithmetic of DistributedDataParallel.
         """
         if isinstance(optimizer, (ScheduledOptimizer, *_NEEDS_CLOSURES)):
-            raise TypeError(
-                f"{type(optimizer).__name__} cannot be wrapped: its step is not one of each "
-                "parameter by itself"
-            )
+            name = type(optimizer).__name__
+            raise TypeError(f"{name} cannot be wrapped: its step is not one of each parameter by itself")
         check_codecs(optimizer, compress, force_compress)
         super().__init__(optimizer)
         self._owns_session = session is None
@@ -142,26 +134,14 @@ class ScheduledOptimizer(WrappingOptimizer):
             raise ValueError(
                 "a rank that joins a running job needs shrink (HEADRACE_SHRINK), as its ranks have it"
             )
-        self._residuals: dict[str, Any] | None = None  # loaded before there was a layout
-
-        def make_layout(specs: Sequence[tuple], device: int | None) -> Layout:
-            layout = self.session.layout(
-                specs, op, policy, device, compress, compress_after
-            )
-            if self._residuals is not None:
-                load_residuals(layout, self._residuals)
-            self._residuals = None
-            return layout
-
+        self._maker = LayoutMaker(self.session, op, policy, compress, compress_after)
         self._flow = GradientFlow(
             model,
             updates,
             self.session,
-            make_layout,
+            self._maker,
             self._say_once,
-            Recovery(self.session, updates, seconds, min_world, resized)
-            if seconds > 0
-            else None,
+            Recovery(self.session, updates, seconds, min_world, resized) if seconds > 0 else None,
             scale,
         )
         self._hooks = ModelHooks(model, self._flow)
@@ -200,22 +180,16 @@ class ScheduledOptimizer(WrappingOptimizer):
         also that, as "headrace_residuals": each rank's own is to be saved and loaded.
         """
         state = super().state_dict(*arguments, **options)
-        if self._flow.started:
-            residuals = save_residuals(self._flow.layout)
-            if residuals is not None:
-                state[_RESIDUALS] = residuals
+        residuals = self._maker.save()
+        if residuals is not None:
+            state[_RESIDUALS] = residuals
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The wrapped optimizer's; updates that are due are made with the state before."""
-        residuals = state_dict.get(_RESIDUALS)
-        super().load_state_dict(
-            {key: value for key, value in state_dict.items() if key != _RESIDUALS}
-        )
-        if self._flow.started:
-            load_residuals(self._flow.layout, residuals)
-        else:
-            self._residuals = residuals
+        plain = {key: value for key, value in state_dict.items() if key != _RESIDUALS}
+        super().load_state_dict(plain)
+        self._maker.load(state_dict.get(_RESIDUALS))
 
     # ---- What only this one has ------------------------------------------------------------------
 

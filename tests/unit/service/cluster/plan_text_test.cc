@@ -53,6 +53,21 @@ class PlanTextTest : public testing::Test {
   PlanReassembly reassembly_;
 };
 
+TEST_F(PlanTextTest, CodecsAreOfGradientsThatThereAreAndOfWholeSums) {
+  plan::Plan plan = PlanOf(layout_, 7);
+  plan.codecs = {{Codec::kInt8, 1, 2}};
+  EXPECT_TRUE(CheckPlan(plan, layout_, true).ok());
+  plan.codecs = {{Codec::kInt8, 2, 2}};
+  EXPECT_EQ(CheckPlan(plan, layout_, true).code(), Code::kCorrupt) << "there are three";
+  plan.codecs = {{Codec::kInt8, 1, 2}};
+  plan.blocks.push_back(plan.blocks[0]);
+  plan.blocks.front().kind = Collective::kReduceScatter;
+  plan.blocks.back().kind = Collective::kAllGather;
+  EXPECT_EQ(CheckPlan(plan, layout_, true).code(), Code::kCorrupt) << "halves";
+  plan.codecs.clear();
+  EXPECT_TRUE(CheckPlan(plan, layout_, true).ok());
+}
+
 TEST_F(PlanTextTest, PiecesPutTogetherAreTheSamePlan) {
   const std::vector<PlanPiece> pieces = Cut(7);
   ASSERT_GT(pieces.size(), 2U);

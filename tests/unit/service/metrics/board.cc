@@ -82,6 +82,11 @@ void WriteJobs(ipc::BoardLayout& board) {
   bert.receives_ended = 512;
   bert.sends_bytes = std::uint64_t{3} << 20;
   bert.sends_waiting = 4;
+  bert.encoded_bytes = std::uint64_t{64} << 20;
+  bert.encoded_sent_bytes = std::uint64_t{17} << 20;
+  bert.encode_ns = 125 * kMillisecond;
+  bert.decode_ns = 62'500'000;
+  bert.residual_millionths = 4321;
   ipc::JobRow nasty = Job(8, kNastyJob, ipc::JobState::kFailed);
   nasty.operations_failed = 4;
   nasty.failed_by_code[Number(Code::kPeerLost)] = 4;

@@ -1,0 +1,57 @@
+"""One rank of a job whose gradients cross between nodes encoded, as torchrun starts it.
+
+usage: cluster_compressed.py FOLDER     leaves FOLDER/sums.RANK, and fails where a sum or what was left out is wrong
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import headrace
+import numpy
+
+ITERATIONS = 24
+WEIGHTS = (64, 128)  # 32 KiB: encoded
+BIASES = (8192,)  # as large, and of one dimension: not
+
+
+def gradients(rank: int) -> tuple[numpy.ndarray, numpy.ndarray]:
+    random = numpy.random.default_rng(rank)
+    return random.standard_normal(WEIGHTS, numpy.float32), random.standard_normal(BIASES, numpy.float32)
+
+
+def main() -> None:
+    with headrace.init() as session:
+        specs = [(WEIGHTS, "float32", "layer.weight"), (BIASES, "float32", "layer.bias")]
+        layout = session.layout(specs, op="sum", compress="int4")
+        mine = gradients(session.rank)
+        everybody = [gradients(rank) for rank in range(session.world_size)]
+        exact = [sum(each[i].astype(numpy.float64) for each in everybody) for i in range(2)]
+        applied = numpy.zeros(WEIGHTS)
+        worst = 0.0
+        for _ in range(ITERATIONS):
+            layout.begin_backward()
+            for i in (1, 0):
+                layout.numpy(i)[...] = mine[i]
+                layout.post(i)
+            layout.wait_all()
+            layout.end_forward()
+            numpy.testing.assert_allclose(layout.numpy(1), exact[1], atol=1e-5)
+            worst = max(worst, float(numpy.abs(layout.numpy(0) - exact[0]).max()))
+            applied += layout.numpy(0)
+        assert worst > 1e-2, f"weights were encoded: they err by {worst}"
+        # One rank of each node keeps what its node's encodings left out.
+        assert (layout.residuals is None) == (os.environ["LOCAL_RANK"] != "0")
+        left_out = numpy.zeros(WEIGHTS, numpy.float32)
+        if layout.residuals is not None:
+            left_out[...] = numpy.frombuffer(layout.residuals, numpy.float32, left_out.size).reshape(WEIGHTS)
+            biases = numpy.frombuffer(layout.residuals, numpy.float32, offset=left_out.nbytes)
+            assert not biases.any(), "nothing is left out of what is not encoded"
+        session.all_reduce(left_out)
+        numpy.testing.assert_allclose(applied + left_out, ITERATIONS * exact[0], atol=1e-3)
+        layout.numpy(0).tofile(os.path.join(sys.argv[1], f"sums.{session.rank}"))
+
+
+if __name__ == "__main__":
+    main()
