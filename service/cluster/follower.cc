@@ -83,6 +83,11 @@ void Follower::OnRankAttached(const SessionIdentity& identity) {
   job.ranks.insert_or_assign(
       identity.rank, AttachedRank{.pid = identity.pid, .after_epoch = identity.after_epoch});
   job.patience_ns = std::max(job.patience_ns, identity.attached_ns + patience_ns);
+  if (identity.rank == 0 && identity.sends_class) {
+    Steer(job.id, {.kind = SteeringKind::kSends,
+                   .value = static_cast<std::uint64_t>(*identity.sends_class),
+                   .uid = identity.uid});
+  }
   if (job.stage == Stage::kJoined) {
     SendRankAttached(job, identity.rank);
   } else if (job.stage == Stage::kReaching &&

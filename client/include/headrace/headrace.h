@@ -114,6 +114,7 @@ typedef enum hr_reduction {
 #define HR_SOCKET_PATH_SIZE 108  /* with the NUL; what a unix socket address holds */
 #define HR_RENDEZVOUS_SIZE 256   /* with the NUL */
 #define HR_ARCHITECTURE_SIZE 32  /* with the NUL */
+#define HR_SENDS_CLASS_SIZE 8    /* with the NUL */
 #define HR_ERROR_TEXT_SIZE 512   /* with the NUL */
 #define HR_UNSET UINT32_MAX      /* a rank or world size nobody has given */
 #define HR_ANY_SOURCE UINT32_MAX /* to receive from whichever rank sends first */
@@ -165,6 +166,10 @@ typedef struct hr_options {
   uint32_t shrink_min_world;
   /* How long such a reconnect waits for ranks of which no service knows anything. */
   uint32_t shrink_grace_ms;
+  /* When the job's sends and receives go: "above", before its other operations and gradients, or
+   * "same", in turn with them. What rank 0 says counts. Empty: as the job has it, which begins with
+   * above. `headracectl sends` changes it later. */
+  char sends_class[HR_SENDS_CLASS_SIZE];
 } hr_options;
 
 /* Fills `options` with defaults and with what the environment says:
@@ -181,6 +186,7 @@ typedef struct hr_options {
  *   reconnect_s  HEADRACE_RECONNECT, else 30 with HEADRACE_SHRINK, else 0
  *   shrink_min_world  HEADRACE_SHRINK, else 0
  *   shrink_grace_ms   HEADRACE_SHRINK_GRACE_MS, else 5000
+ *   sends_class  HEADRACE_SENDS_CLASS, else empty
  * An empty variable is like none. Fields written afterwards win. HR_INVALID_ARGUMENT when a
  * variable does not hold what it should (it is named); that field then has its default, all others
  * are filled, and a caller that sets the field itself may go on. Reads the environment: not at the

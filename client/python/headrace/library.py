@@ -39,6 +39,7 @@ class Options(ctypes.Structure):
         ("reconnect_s", ctypes.c_uint32),
         ("shrink_min_world", ctypes.c_uint32),
         ("shrink_grace_ms", ctypes.c_uint32),
+        ("sends_class", ctypes.c_char * 8),
     ]
 
 

@@ -493,6 +493,7 @@ def init(
     architecture: str | None = None,
     reconnect: float | None = None,
     shrink: int | None = None,
+    sends_class: str | None = None,
 ) -> Session:
     """Attaches this process to the service as one rank of a job.
 
@@ -512,6 +513,9 @@ def init(
     went away; rounded up. None: HEADRACE_RECONNECT, or 0: off. ``shrink``: with how many ranks the job
     may go on when others are lost meanwhile; None: HEADRACE_SHRINK, or 0: with all of them only.
 
+    ``sends_class`` of rank 0: the job's sends and receives go before its other operations and gradients
+    ("above"), or in turn with them ("same"). None: HEADRACE_SENDS_CLASS, or above.
+
     Errors: Unavailable when there is no service, Error otherwise.
     """
     options = library.Options()
@@ -523,6 +527,7 @@ def init(
     _set_text(options, "socket_path", socket)
     _set_text(options, "rendezvous", rendezvous)
     _set_text(options, "architecture", architecture)
+    _set_text(options, "sends_class", sends_class)
     _set_text(options, "program", os.path.basename(sys.argv[0])[:63] or "python3")
     options.rank = options.rank if rank is None else rank
     options.world_size = options.world_size if world_size is None else world_size
