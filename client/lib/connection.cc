@@ -189,6 +189,7 @@ Status Connection::SendHello(const AttachRequest& request, int channel_fd, int d
     fields.setTimeoutMs(request.timeout_ms);
     fields.setRendezvous(request.rendezvous.c_str());
     fields.setArchitecture(request.architecture.c_str());
+    fields.setSendsClass(request.sends_class.c_str());
     fields.setAfterEpoch(request.after_epoch);
     fields.setRendezvousFrom(request.rendezvous_from.c_str());
     fields.setCanReconnect(request.can_reconnect);

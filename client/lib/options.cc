@@ -10,6 +10,8 @@
 #include <span>
 #include <string_view>
 
+#include "ipc/base/steering.h"
+
 namespace headrace::client {
 namespace {
 
@@ -122,6 +124,11 @@ void FillReconnect(Reader& reader, hr_options& options) {
   options.role = reader.OneOf("HEADRACE_ROLE", kRoleNames);
 }
 
+void FillSendsClass(Reader& reader, hr_options& options) {
+  reader.Copy("HEADRACE_SENDS_CLASS", reader.Text("HEADRACE_SENDS_CLASS").value_or(""),
+              options.sends_class);
+}
+
 bool EndsInField(std::span<const char> field) {
   return std::find(field.begin(), field.end(), '\0') != field.end();
 }
@@ -150,6 +157,11 @@ Status CheckNodes(const hr_options& options) {
                              "without blanks",
                              rendezvous));
   }
+  const std::string_view sends = options.sends_class;
+  if (!sends.empty() && !SendsClassOf(sends)) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("sends_class \"{}\": there are above and same", sends));
+  }
   const std::string_view architecture = options.architecture;
   if (architecture.empty() || architecture == "all-reduce" || architecture == "parameter-server") {
     return {};
@@ -160,8 +172,8 @@ Status CheckNodes(const hr_options& options) {
 }
 
 bool IsKnown(std::size_t size) {
-  return size == sizeof(hr_options) || size == kThirdOptionsSize || size == kSecondOptionsSize ||
-         size == kFirstOptionsSize;
+  return size == sizeof(hr_options) || size == kFourthOptionsSize || size == kThirdOptionsSize ||
+         size == kSecondOptionsSize || size == kFirstOptionsSize;
 }
 
 Error UnknownSize(std::size_t size) {
@@ -187,6 +199,7 @@ Status FillOptions(const Environment& environment, hr_options& options) {
   options.call_timeout_ms = kDefaultCallTimeoutMs;
   FillNodes(reader, options);
   FillReconnect(reader, options);
+  FillSendsClass(reader, options);
   return reader.status();
 }
 
@@ -218,9 +231,13 @@ Result<hr_options> WholeOptions(const Environment& environment, const hr_options
   whole.size = sizeof whole;
   Reader reader(environment);
   if (given.size == kFirstOptionsSize) FillNodes(reader, whole);
-  const std::uint32_t reconnect_s = whole.reconnect_s;
-  FillReconnect(reader, whole);
-  if (given.size == kThirdOptionsSize) whole.reconnect_s = reconnect_s;
+  if (given.size < kFourthOptionsSize) {
+    const std::uint32_t reconnect_s = whole.reconnect_s;
+    FillReconnect(reader, whole);
+    if (given.size == kThirdOptionsSize) whole.reconnect_s = reconnect_s;
+  }
+  if (given.size == kFourthOptionsSize) whole.role = reader.OneOf("HEADRACE_ROLE", kRoleNames);
+  FillSendsClass(reader, whole);
   if (Status status = reader.status(); !status) return status.error();
   return whole;
 }
@@ -246,7 +263,7 @@ Status CheckOptions(const hr_options& options) {
   if (options.size != sizeof options) return UnknownSize(options.size);
   if (!EndsInField(options.socket_path) || !EndsInField(options.job) ||
       !EndsInField(options.program) || !EndsInField(options.rendezvous) ||
-      !EndsInField(options.architecture)) {
+      !EndsInField(options.architecture) || !EndsInField(options.sends_class)) {
     return Error(Code::kInvalidArgument, "a text in hr_options does not end in NUL");
   }
   if (Status status = CheckJob(options.job); !status) return status;

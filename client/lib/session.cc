@@ -44,6 +44,7 @@ AttachRequest RequestOf(const hr_options& options) {
           .rendezvous = options.rendezvous,
           .rendezvous_from = {},
           .architecture = options.architecture,
+          .sends_class = options.sends_class,
           .can_reconnect = options.reconnect_s != 0,
           .program = ProgramName(options),
           .call_timeout_ns = options.call_timeout_ms * kMillisecond};

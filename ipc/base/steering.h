@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace headrace {
@@ -35,6 +36,12 @@ enum class SendsClass : std::uint8_t {
 inline constexpr std::uint64_t kSendsClassMax = 1;
 inline constexpr std::array<std::string_view, kSendsClassMax + 1> kSendsClassNames = {"same",
                                                                                       "above"};
+constexpr std::optional<SendsClass> SendsClassOf(std::string_view name) {
+  for (std::uint8_t i = 0; i <= kSendsClassMax; ++i) {
+    if (kSendsClassNames[i] == name) return SendsClass{i};
+  }
+  return std::nullopt;
+}
 
 inline constexpr std::uint64_t kWeightMax = 1000;
 inline constexpr std::uint64_t kPriorityMax = 15;

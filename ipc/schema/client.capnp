@@ -84,6 +84,8 @@ struct AttachRequest {
   rendezvousFrom @10 :Text; # where the client has the rendezvous from, for people: "MASTER_ADDR"
   canReconnect @11 :Bool;   # it comes back by itself when its service ends
   members @12 :List(UInt32);  # of the job, by rank: Membership; empty: each is what its rank says
+  sendsClass @13 :Text;     # of rank 0: "above" or "same", of the job's sends and receives; empty:
+                            # as the job has it, which begins with above. Of other ranks it says nothing
 }
 
 struct AttachGrant {

@@ -84,6 +84,11 @@ void Follower::OnRankAttached(const SessionIdentity& identity) {
       identity.rank, AttachedRank{.pid = identity.pid, .after_epoch = identity.after_epoch});
   job.goes_on = job.goes_on || identity.can_reconnect;
   job.patience_ns = std::max(job.patience_ns, identity.attached_ns + patience_ns);
+  if (identity.rank == 0 && identity.sends_class) {
+    Steer(job.id, {.kind = SteeringKind::kSends,
+                   .value = static_cast<std::uint64_t>(*identity.sends_class),
+                   .uid = identity.uid});
+  }
   if (job.stage == Stage::kJoined) {
     SendRankAttached(job, identity.rank);
   } else if (job.stage == Stage::kReaching &&

@@ -89,6 +89,12 @@ Status Bootstrap::CheckAttach(schema::Hello::Reader hello,
     return Error(Code::kInvalidArgument, fmt::format("timeout of {} ms, at most {} are allowed",
                                                      request.getTimeoutMs(), kTimeoutMaxMs));
   }
+  const auto sends = request.getSendsClass();
+  if (sends.size() != 0 && !SendsClassOf({sends.begin(), sends.size()})) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("sends of class \"{}\": there are above and same",
+                             Printable({sends.begin(), sends.size()}, kFromMax)));
+  }
   return CheckMembers(request);
 }
 
@@ -113,6 +119,8 @@ LeaseRequest Bootstrap::ReadLease(schema::AttachRequest::Reader request) const {
   const auto from = request.getRendezvousFrom();
   lease.rendezvous_from = rendezvous.size() == 0 ? "rendezvous of this service's configuration"
                                                  : Printable({from.begin(), from.size()}, kFromMax);
+  const auto sends = request.getSendsClass();
+  lease.sends_class = SendsClassOf({sends.begin(), sends.size()});
   lease.attached_ns = MonotonicNow();
   return lease;
 }

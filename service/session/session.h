@@ -18,6 +18,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/ids.h"
 #include "ipc/base/result.h"
+#include "ipc/base/steering.h"
 #include "ipc/channel.h"
 #include "ipc/completion.h"
 #include "ipc/ring_reader.h"
@@ -62,6 +63,7 @@ struct SessionIdentity {
   std::string rendezvous_from{};  // where the client has that from, for people; empty: unknown
   bool can_reconnect = false;     // it comes back by itself when its service ends
   std::string architecture{};     // who sums a job of several nodes; empty: as its leader has it
+  std::optional<SendsClass> sends_class{};  // that rank 0 asks for
   TimeNs attached_ns = 0;
 };
 

@@ -114,6 +114,7 @@ typedef enum hr_reduction {
 #define HR_SOCKET_PATH_SIZE 108  /* with the NUL; what a unix socket address holds */
 #define HR_RENDEZVOUS_SIZE 256   /* with the NUL */
 #define HR_ARCHITECTURE_SIZE 32  /* with the NUL */
+#define HR_SENDS_CLASS_SIZE 8    /* with the NUL */
 #define HR_ERROR_TEXT_SIZE 512   /* with the NUL */
 #define HR_UNSET UINT32_MAX      /* a rank or world size nobody has given */
 #define HR_ANY_SOURCE UINT32_MAX /* to receive from whichever rank sends first */
@@ -167,6 +168,10 @@ typedef struct hr_options {
   uint32_t shrink_grace_ms;
   /* An hr_role; what is not HR_ROLE_RANK needs no rank and no world size. */
   uint32_t role;
+  /* When the job's sends and receives go: "above", before its other operations and gradients, or
+   * "same", in turn with them. What rank 0 says counts. Empty: as the job has it, which begins with
+   * above. `headracectl sends` changes it later. */
+  char sends_class[HR_SENDS_CLASS_SIZE];
 } hr_options;
 
 /* What a process is to a job. */
@@ -191,6 +196,7 @@ typedef enum hr_role {
  *   shrink_min_world  HEADRACE_SHRINK, else 0
  *   shrink_grace_ms   HEADRACE_SHRINK_GRACE_MS, else 5000
  *   role         HEADRACE_ROLE: rank, join or spare, else HR_ROLE_RANK
+ *   sends_class  HEADRACE_SENDS_CLASS, else empty
  * An empty variable is like none. Fields written afterwards win. HR_INVALID_ARGUMENT when a
  * variable does not hold what it should (it is named); that field then has its default, all others
  * are filled, and a caller that sets the field itself may go on. Reads the environment: not at the

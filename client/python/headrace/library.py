@@ -40,6 +40,7 @@ class Options(ctypes.Structure):
         ("shrink_min_world", ctypes.c_uint32),
         ("shrink_grace_ms", ctypes.c_uint32),
         ("role", ctypes.c_uint32),
+        ("sends_class", ctypes.c_char * 8),
     ]
 
 

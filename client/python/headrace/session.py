@@ -521,6 +521,7 @@ def init(
     reconnect: float | None = None,
     shrink: int | None = None,
     role: str | None = None,
+    sends_class: str | None = None,
 ) -> Session:
     """Attaches this process to the service as one rank of a job.
 
@@ -544,6 +545,8 @@ def init(
     iterations; "spare": a further rank that takes the place of one that is lost. None: HEADRACE_ROLE, or
     "rank". Those two need no rank and no world size, and wait here, for at most ``reconnect`` seconds
     (a spare without end), until the job's ranks let them in.
+    ``sends_class`` of rank 0: the job's sends and receives go before its other operations and gradients
+    ("above"), or in turn with them ("same"). None: HEADRACE_SENDS_CLASS, or above.
 
     Errors: Unavailable when there is no service, Error otherwise.
     """
@@ -556,6 +559,7 @@ def init(
     _set_text(options, "socket_path", socket)
     _set_text(options, "rendezvous", rendezvous)
     _set_text(options, "architecture", architecture)
+    _set_text(options, "sends_class", sends_class)
     _set_text(options, "program", os.path.basename(sys.argv[0])[:63] or "python3")
     options.rank = options.rank if rank is None else rank
     options.world_size = options.world_size if world_size is None else world_size

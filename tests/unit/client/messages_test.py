@@ -153,6 +153,22 @@ class Messages(ServiceCase):
             self.assertEqual(code, "peer lost")
             self.assertIn("rank 2", text)
 
+    def test_the_first_rank_says_when_they_go(self):
+        with headrace.init(
+            job="classed", rank=0, world_size=1, socket=self.service.socket, sends_class="same"
+        ) as session:
+            session.all_reduce(numpy.ones(4, numpy.float32))  # a border for the change
+            deadline = time.monotonic() + 20
+            found = None
+            while found != "same" and time.monotonic() < deadline:
+                found = self.service.ctl_json("jobs", "classed")["jobs"][0]["sends"]["class"]
+                time.sleep(0.02)
+            self.assertEqual(found, "same")
+        with self.assertRaisesRegex(headrace.Error, "above and same"):
+            headrace.init(
+                job="classed", rank=0, world_size=1, socket=self.service.socket, sends_class="below"
+            )
+
     def test_a_timeout_names_who_is_missing(self):
         ranks = [
             start_rank(self.service, r, 3, waits_for, 3, job="late", timeout=1.5)

@@ -262,6 +262,30 @@ TEST(Options, KeepWhatAProgramSaidThatKnowsNoReconnecting) {
   EXPECT_NE(given.reconnect_s, 7U) << "beyond its memory";
 }
 
+TEST(Options, HaveAClassOfSendsThatOlderProgramsGetFromTheEnvironment) {
+  const Environment environment = [](const char* name) {
+    return std::string_view(name) == "HEADRACE_SENDS_CLASS" ? "same" : nullptr;
+  };
+  hr_options options;
+  ASSERT_TRUE(FillOptions(environment, options).ok());
+  EXPECT_STREQ(options.sends_class, "same");
+  hr_options given = Complete();
+  given.size = kFourthOptionsSize;
+  given.reconnect_s = 3;
+  given.shrink_grace_ms = 77;
+  std::memset(given.sends_class, '#', sizeof given.sends_class);  // not its memory
+  const Result<hr_options> whole = WholeOptions(environment, given);
+  ASSERT_TRUE(whole.ok()) << whole.error().text();
+  EXPECT_STREQ(whole->sends_class, "same");
+  EXPECT_EQ(whole->reconnect_s, 3U);
+  EXPECT_EQ(whole->shrink_grace_ms, 77U);
+  hr_options wrong = Complete();
+  std::strcpy(wrong.sends_class, "below");
+  EXPECT_EQ(CheckOptions(wrong).code(), Code::kInvalidArgument);
+  std::strcpy(wrong.sends_class, "above");
+  EXPECT_TRUE(CheckOptions(wrong).ok());
+}
+
 // As the linker finds it for a program compiled before.
 TEST(LayoutOptions, AverageByThePolicyOfTheEnvironment) {
   const auto fill = [](const char* policy, hr_layout_options& options) {

@@ -73,6 +73,7 @@ class TheHeader(unittest.TestCase):
             ("hr_options", "spin_us"),
             ("hr_options", "rendezvous"),
             ("hr_options", "architecture"),
+            ("hr_options", "sends_class"),
             ("hr_tensor_spec", "order"),
             ("hr_layout_options", "policy"),
         ]

@@ -1,16 +1,19 @@
-"""Programs that others wrote, on the backend "headrace": accelerate's own tests, and Lightning's trainer.
+"""Programs that others wrote, on the backend "headrace": accelerate's own tests, the trainers of Lightning
+and of Hugging Face, and torch's fully_shard() as the examples use it.
 
 Each is skipped by name where the Python that runs this has no such package.
 """
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import unittest
 
 from ranks import ServiceCase
+from support.service import ROOT
 from torch_ranks import free_port, main
 
 RANKS = 2
@@ -72,9 +75,25 @@ def needs(package):
     )
 
 
+def has_fully_shard():
+    """Whether torch is 2.9 or later, whose fully_shard() headrace.torch.accelerate() takes."""
+    try:
+        from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
 class Frameworks(ServiceCase):
     def run_ranks(self, program, *arguments):
-        """What the ranks have written, when all have ended well."""
+        """What the ranks of a program have written, when all have ended well."""
+        with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+            file.write(program)
+            file.flush()
+            return self.run_file(file.name, *arguments)
+
+    def run_file(self, path, *arguments):
+        """The same of a program in a file."""
         environment = dict(
             os.environ,
             HEADRACE_SOCKET=self.service.socket,
@@ -82,14 +101,11 @@ class Frameworks(ServiceCase):
             GLOO_SOCKET_IFNAME="lo",
             OMP_NUM_THREADS="1",
         )
-        with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
-            file.write(program)
-            file.flush()
-            ran = subprocess.run(
-                [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(RANKS),
-                 "--master_port", str(free_port()), file.name, *arguments],
-                env=environment, capture_output=True, text=True, check=False, timeout=300,
-            )  # fmt: skip
+        ran = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(RANKS),
+             "--master_port", str(free_port()), path, *arguments],
+            env=environment, capture_output=True, text=True, check=False, timeout=300,
+        )  # fmt: skip
         self.assertEqual(ran.returncode, 0, ran.stdout[-2000:] + ran.stderr[-4000:])
         return ran.stdout
 
@@ -113,6 +129,28 @@ class Frameworks(ServiceCase):
                     self.assertEqual(named, backend)
                     found[backend].append(weights)
         self.assertEqual(found["headrace"], found["gloo"])
+
+    def parameters_of(self, example, *arguments):
+        """The digest that an example prints last."""
+        said = self.run_file(os.path.join(ROOT, "client", "examples", example), *arguments)
+        found = re.search(r"^2 ranks over (\w+): .*parameters (\w+)(.*)$", said, re.MULTILINE)
+        self.assertIsNotNone(found, said)
+        self.assertNotIn("NOT", found[3])
+        self.assertIn(found[1], arguments or ("headrace",))
+        return found[2]
+
+    @unittest.skipUnless(has_fully_shard(), "this torch has no fully_shard()")
+    def test_fully_shard_trains_to_gloos_bits(self):
+        expected = self.parameters_of("fsdp2.py", "--backend", "gloo")
+        self.assertEqual(self.parameters_of("fsdp2.py", "--backend", "headrace"), expected)
+        accelerated = self.parameters_of("fsdp2.py", "--backend", "headrace", "--accelerate")
+        self.assertEqual(accelerated, expected)
+
+    @needs("transformers")
+    @needs("accelerate")
+    def test_hugging_faces_trainer_trains_to_gloos_bits(self):
+        expected = self.parameters_of("hf_trainer.py", "--backend", "gloo")
+        self.assertEqual(self.parameters_of("hf_trainer.py", "--backend", "headrace"), expected)
 
 
 if __name__ == "__main__":

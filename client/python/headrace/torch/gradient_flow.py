@@ -14,6 +14,7 @@ from headrace.layout import Layout
 from headrace.operation import Operation
 from headrace.session import Session
 from headrace.torch import devices
+from headrace.torch.clipping import Clipping
 from headrace.torch.forward_order import ForwardOrder, tensors_in, used_by
 from headrace.torch.hooks import AccumulationHook
 from headrace.torch.open_gradient import OpenGradient
@@ -41,6 +42,7 @@ class GradientFlow:
         say: Callable[[str], None],
         recovery: Recovery | None = None,
         scale: float | None = None,
+        clipping: Clipping | None = None,
     ) -> None:
         self._model = model
         self._updates = updates
@@ -49,6 +51,7 @@ class GradientFlow:
         self._say = say
         self._recovery = recovery  # None: a loss is raised
         self._scale = scale  # of each gradient before it is summed; None: 1
+        self._clipping = clipping
         self._loss: Error | None = None  # met while gradients were posted; dealt with at a wait
         self._iteration = 0
         self._whole = 0  # the last iteration all of whose averages were waited for at once
@@ -297,13 +300,15 @@ class GradientFlow:
         """The iteration ends; its update is due."""
         self._check_running("step()")
         self._check_parameters()
+        if self._clipping is not None and not self._clips_late() and self._begun:
+            self.complete("clip_norm on a GPU, or with reconnect, needs all gradients")
         if self._averaged:
             self._averaged = False
-            self._updates.make_all()
+            self._make_all()
             return
         self.make_updates()
         if self.steps_alone and not self._begun and not self.posts:
-            self._updates.make_all()
+            self._make_all()
             return
         with self._even_within_no_sync():
             self._post_missing()
@@ -314,6 +319,9 @@ class GradientFlow:
             slot.due = options
             for member in slot.members:
                 member.frozen = not member.parameter.requires_grad
+        if self._clipping is not None:
+            self._clipping.begin()
+            self._take_norms([slot for slot in self._slots[1:] if self._has_ended(slot)])
 
     def zero_grad(self, set_to_none: bool) -> None:
         """Gradients are forgotten; those that are due, after their update."""
@@ -383,6 +391,40 @@ class GradientFlow:
             hook.remove()
         self._hooks = []
         self._outcomes.finish()
+
+    # ---- Clipping --------------------------------------------------------------------------------
+
+    def _clips_late(self) -> bool:
+        """Whether updates may wait for the norm of all gradients, which the host then computes."""
+        return self._device is None and self._recovery is None
+
+    def _make_all(self) -> None:
+        if self._clipping is not None:
+            self._clipping.clip(self._updates.parameters())
+        self._updates.make_all()
+
+    def _take_norms(self, slots: Sequence[Slot]) -> None:
+        """Of averages that are there. Those of parameters in doubt wait for what all ranks have used."""
+        for slot in slots:
+            in_doubt = self._usage.open and not _all_used([slot])
+            if self._clipping.has(slot.index) or in_doubt:
+                continue
+            used = [m for m in slot.members if not self._usage.is_idle(m)]
+            self._clipping.add(slot.index, ((m.parameter, m.view) for m in used))
+
+    def _clip(self, members: Sequence[Member]) -> None:
+        """Before the first update of an iteration the norm of all; the last layers' came first."""
+        if self._clipping.factor is None:
+            if self._usage.open:
+                self._wait(self._usage)
+            for slot in reversed(self._slots[1:]):
+                if slot.open:
+                    slot.operation.wait()  # each is still asked for in its turn
+                self._take_norms([slot])
+            self._clipping.settle(self._updates.parameters())
+        with torch.no_grad():
+            for member in members:
+                member.view.mul_(self._clipping.factor)
 
     # ---- Inside ----------------------------------------------------------------------------------
 
@@ -459,6 +501,8 @@ class GradientFlow:
         before = [member.parameter.grad for member in members]
         for member in members:
             member.parameter.grad = member.view
+        if self._clipping is not None:
+            self._clip(members)
         options = slots[0].due
         for slot in slots:
             slot.due = None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headrace.session import Session
+from headrace.torch.clipping import Clipping
 from headrace.torch.compression import LayoutMaker, check_codecs
 from headrace.torch.gradient_flow import GradientFlow
 from headrace.torch.hooks import ModelHooks
@@ -54,6 +55,10 @@ class ScheduledOptimizer(WrappingOptimizer):
     hides less; rank 0 warns once. Only reading parameters directly shows old values until the next
     forward pass: call synchronize() before, and at the end of training.
 
+    ``clip_norm`` clips the averages by their global norm, to the bits of clip_grad_norm_. The norm is put
+    together from the parameters' norms, taken as averages arrive; the next forward pass waits for it
+    once, and then scales and updates module by module. On a GPU, or with ``reconnect``, step() waits.
+
     A parameter that this rank's backward did not reach counts as zeros, and is posted by step(). One
     that no rank reached is left alone, as torch does: neither momentum nor weight decay changes it.
     Sparse gradients are made dense. Element types may differ from parameter to parameter. Buffers
@@ -86,6 +91,8 @@ class ScheduledOptimizer(WrappingOptimizer):
         resized: Callable[[Resize], None] | None = None,
         compress_after: int = 0,
         force_compress: bool = False,
+        clip_norm: float | None = None,
+        clip_norm_type: float = 2.0,
     ) -> None:
         """``session``: None makes one by headrace.init(), which close() closes; for a second optimizer of
         this process in a job of its own, "JOB.2". ``policy`` as in Session.layout, as are ``compress``
@@ -135,6 +142,7 @@ class ScheduledOptimizer(WrappingOptimizer):
                 "a rank that joins a running job needs shrink (HEADRACE_SHRINK), as its ranks have it"
             )
         self._maker = LayoutMaker(self.session, op, policy, compress, compress_after)
+        self._clipping = Clipping(clip_norm, clip_norm_type) if clip_norm is not None else None
         self._flow = GradientFlow(
             model,
             updates,
@@ -143,6 +151,7 @@ class ScheduledOptimizer(WrappingOptimizer):
             self._say_once,
             Recovery(self.session, updates, seconds, min_world, resized) if seconds > 0 else None,
             scale,
+            self._clipping,
         )
         self._hooks = ModelHooks(model, self._flow)
         if joins:
@@ -202,12 +211,20 @@ class ScheduledOptimizer(WrappingOptimizer):
         """Waits for all gradients whose update is due, and makes the updates."""
         self._flow.make_updates()
 
+    @property
+    def grad_norm(self) -> torch.Tensor | None:
+        """Of all averaged gradients before they were clipped, in the last iteration that was updated.
+
+        None without ``clip_norm``, and before that.
+        """
+        return None if self._clipping is None else self._clipping.norm
+
     def clip_grad_norm_(
         self, max_norm: float, norm_type: float = 2.0, **options: Any
     ) -> torch.Tensor:
         """torch.nn.utils.clip_grad_norm_ of all parameters' averaged gradients; before step().
 
-        Needs all gradients, so nothing is hidden behind the next forward pass.
+        Needs all gradients, so nothing is hidden behind the next forward pass: ``clip_norm`` hides more.
         """
         self._flow.complete("clip_grad_norm_() needs all gradients")
         parameters = [p for group in self.param_groups for p in group["params"]]

@@ -97,6 +97,21 @@ class LedHereTest : public testing::Test {
 };
 
 // A leader on another node would end the connection for them.
+TEST_F(LedHereTest, BeginsWithTheClassOfSendsThatItsFirstRankAskedFor) {
+  for (const std::uint32_t rank : {1U, 0U}) {
+    service::SessionIdentity asking = Rank(rank, JobId{9});
+    asking.sends_class = SendsClass::kSame;
+    plans_.OnRankAttached(asking);
+    const auto told = Told<SteerJob>();
+    ASSERT_EQ(told.size(), rank == 0 ? 1U : 0U) << "what other ranks say does not count";
+    if (rank != 0) continue;
+    EXPECT_EQ(told[0].job, JobId{9});
+    EXPECT_EQ(told[0].steering.kind, SteeringKind::kSends);
+    EXPECT_EQ(told[0].steering.value, static_cast<std::uint64_t>(SendsClass::kSame));
+    EXPECT_EQ(told[0].steering.uid, 1000U);
+  }
+}
+
 TEST_F(LedHereTest, TimesThatNobodyCanHaveSeenStayOnTheirNode) {
   HandIn(1);
   HandIn(0);
