@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import unittest
 
 import numpy
@@ -12,19 +13,49 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, ".."))
 import torchrun
 from support.cluster import Cluster, Services
+from support.places import Program
 from support.unittests import run_tests
 
+SUMS_BYTES = 64 * 128 * 4
 PROGRAM = os.path.join(HERE, "cluster_compressed.py")
 
 
 class Compressed(unittest.TestCase):
+    def await_files(self, names: list[str], running: list[Program]) -> None:
+        """Until all are there and whole."""
+        deadline = time.monotonic() + torchrun.LIMIT_S
+        while not all(os.path.exists(name) and os.path.getsize(name) == SUMS_BYTES for name in names):
+            for each in running:
+                self.assertIsNone(each.poll(), "a rank has ended")
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.05)
+
+    def check_shown(self, compression: dict) -> None:
+        self.assertAlmostEqual(compression["ratio"], 132 / 1024, places=3)  # 4 bits, and a scale for each 256
+        self.assertEqual(compression["saved_bytes"], compression["bytes"] - compression["sent_bytes"])
+        self.assertGreater(compression["encode_ns"], 0)
+        self.assertGreater(compression["decode_ns"], 0)
+        self.assertTrue(0 < compression["residual"] < 1, compression)
+
     def test_sums_are_the_same_bits_and_what_they_lack_is_kept_with_a_rank_of_each_node(self) -> None:
         for ranks in (1, 2):
             with self.subTest(ranks=ranks), Cluster(nodes=2) as cluster:
                 folder = os.path.join(cluster.directory, "results")
                 os.mkdir(folder)
-                torchrun.run(self, Services(cluster), ranks, folder, PROGRAM, folder)
+                services = Services(cluster)
                 names = [os.path.join(folder, f"sums.{rank}") for rank in range(2 * ranks)]
+                running = [torchrun.start(services, i, ranks, folder, PROGRAM, folder) for i in range(2)]
+                self.await_files(names, running)
+                (job,) = services[0].ctl_json("jobs")["jobs"]
+                self.check_shown(job["compression"])
+                (planned,) = services[0].ctl_json("plan", job["name"])["jobs"]
+                plan = planned["plan"]
+                self.assertEqual((plan["codec"], plan["compressed_tensors"]), ("int4", 1))
+                code, text = services[1].ctl("compress", job["name"], "none")
+                self.assertEqual(code, 0, text)
+                for each in running:
+                    output = each.communicate(timeout=torchrun.LIMIT_S)[0]
+                    self.assertEqual(each.returncode, 0, output)
                 sums = [numpy.fromfile(name, numpy.float32) for name in names]
                 for other in sums[1:]:
                     self.assertEqual(sums[0].tobytes(), other.tobytes())

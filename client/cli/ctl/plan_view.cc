@@ -94,8 +94,8 @@ std::string Heading(const ipc::JobRow& job, const ipc::PlanRow& plan) {
   if (plan.barrier != 0) text += "; the forward pass waits for the last";
   text += fmt::format("; hash {:016x}.\n", plan.hash);
   if (plan.compressed_tensors > 0) {
-    text += fmt::format("{} gradients cross between nodes encoded, most as {}.\n",
-                        plan.compressed_tensors, Printable(ipc::GetText(plan.codec)));
+    text += fmt::format("{} of {} gradients cross between nodes encoded, most as {}.\n",
+                        plan.compressed_tensors, plan.tensors, Printable(ipc::GetText(plan.codec)));
   }
   if (plan.predicted_bytes_per_s >= kNoRate) {
     text +=

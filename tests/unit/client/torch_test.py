@@ -206,7 +206,7 @@ def with_ddp(rank, world_size, port, path, die_at=None, compress=None):
             model.register_comm_hook(state, headrace.torch.compressed_hook)
         parameters = train(model, rank, world_size)
         if compress is not None:
-            assert len(state.layout) > 1, "the last iterations went by the plan"
+            assert state.layout is not None, "the last iterations went by the plan"
         if die_at is not None:
             if rank == die_at:
                 os.kill(os.getpid(), 9)

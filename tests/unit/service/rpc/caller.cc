@@ -151,6 +151,7 @@ Answered Caller::SetLayout(schema::Session::Client& session, const LayoutCall& w
   call.setCodec(wish.codec);
   auto codecs = call.initCodecs(static_cast<unsigned>(wish.codecs.size()));
   for (unsigned i = 0; i < codecs.size(); ++i) codecs.set(i, wish.codecs[i]);
+  call.setResiduals(wish.residuals);
   auto response = loop_.Wait<capnp::Response<schema::Session::SetLayoutResults>>(call.send());
   return Read(response.getRefusal());
 }

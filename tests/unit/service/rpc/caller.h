@@ -85,6 +85,7 @@ struct LayoutCall {
   std::string policy;
   std::string codec;
   std::vector<std::string> codecs;
+  std::uint64_t residuals = 0;
 };
 
 class Caller {

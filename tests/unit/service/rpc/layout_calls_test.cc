@@ -77,7 +77,12 @@ class LayoutCallsTest : public testing::Test {
 
 TEST_F(LayoutCallsTest, DispatchGetsTheLayoutInForwardOrderFromItsLowestTensorOn) {
   Register(rank_, {At(4000), At(256, 16), At(128)});
-  const Answered answer = Set(rank_, {.first = 1, .count = 2, .reduction = Reduction::kSum});
+  const Answered answer = Set(rank_, {.first = 1,
+                                      .count = 2,
+                                      .reduction = Reduction::kSum,
+                                      .codec = "int8",
+                                      .codecs = {"", "bf16"},
+                                      .residuals = 1024});
   ASSERT_EQ(answer.code, Code::kOk) << answer.text;
   stand_.dispatch().Look<service::SetLayout>(0, [this](const service::SetLayout& set) {
     EXPECT_EQ(set.session, rank_.id);
@@ -85,8 +90,11 @@ TEST_F(LayoutCallsTest, DispatchGetsTheLayoutInForwardOrderFromItsLowestTensorOn
     ASSERT_NE(set.layout, nullptr);
     EXPECT_EQ(set.layout->reduction, Reduction::kSum);
     const std::vector<service::LayoutTensor> expected = {
-        {.name = "w256", .offset = 128, .count = 16}, {.name = "w128", .offset = 0, .count = 8}};
-    EXPECT_EQ(set.layout->tensors, expected);
+        {.name = "w256", .offset = 128, .count = 16, .keeps_codec = true},
+        {.name = "w128", .offset = 0, .count = 8, .codec = Codec::kBFloat16, .keeps_codec = true}};
+    EXPECT_EQ(set.layout->tensors, expected)
+        << "small ones cross as they are unless they are named";
+    EXPECT_EQ(set.residuals, 1024U);
   });
 }
 
@@ -131,6 +139,8 @@ TEST_F(LayoutCallsTest, RefusesTensorsThatAreNoGradientsOfOneModel) {
                 {"\"int2\"", "int8"});
   ExpectRefused(rank_, {.first = 0, .count = 1, .codecs = {"int8", "int8"}}, Code::kInvalidArgument,
                 {"2 codecs for 1 tensors"});
+  ExpectRefused(rank_, {.first = 0, .count = 1, .residuals = 16}, Code::kInvalidArgument,
+                {"residuals from byte 16"});
 }
 
 TEST_F(LayoutCallsTest, ASessionHasOneLayoutForAsLongAsItLasts) {
