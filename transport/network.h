@@ -30,12 +30,19 @@
 // an unknown part has been written, and what still comes is dropped. With `meets` both may be
 // posted in any order: the receive is announced to the other node, and nothing of the send leaves
 // before. Positions of a node's sends that meet then grow in the order of their posts.
+//
+// Beside transfers a node sends others of its group notices: a few bytes, each delivered once, in
+// the order in which they were sent to that node, and in no order with transfers. What the other
+// node does not take waits here.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "ipc/base/error.h"
 #include "ipc/base/result.h"
 #include "transport/transport.h"
 
@@ -102,6 +109,17 @@ struct NetworkCounters {
   std::uint64_t messages_dropped = 0;  // unknown key, old epoch, other plan, or makes no sense
 };
 
+inline constexpr std::size_t kNoticeBytesMax = std::size_t{24} << 10;
+
+// What came of a group beside its transfers: bytes from another member, or, once and without a
+// cause of this node's own, that its links have failed and nothing will come any more.
+struct Notice {
+  std::uint32_t group = 0;
+  std::uint32_t member = 0;
+  std::vector<std::byte> bytes{};
+  std::optional<Error> failure{};
+};
+
 class NetworkTransport : public Transport {
  public:
   // How other nodes reach this lane; opaque bytes for GroupMember::address.
@@ -120,6 +138,13 @@ class NetworkTransport : public Transport {
   // Closes the links. Open transfers end with kCancelled (`cause` in their completions) once their
   // memory is out of the links' reach; later ones at once.
   virtual void CloseGroup(std::uint32_t group, const std::string& cause) = 0;
+
+  // At least one and at most kNoticeBytesMax bytes. Never refuses; whoever sends bounds what waits.
+  // Dropped where the group is not open or has failed.
+  virtual void SendNotice(std::uint32_t group, std::uint32_t member,
+                          std::vector<std::byte> bytes) = 0;
+  // Appends what has come. What is not taken for long holds up its sender, not the links.
+  virtual void TakeNotices(std::vector<Notice>& notices) = 0;
 
   virtual const NetworkCounters& counters() const = 0;
 };

@@ -90,20 +90,6 @@ struct NodeSteering {
   node @3 :Text;            # where
 }
 
-struct SendNotice {
-  kind @0 :UInt8;           # 1 announced, 2 ready, 3 may go, 4 withdrawn, 5 refused
-  send @1 :UInt64;          # what the sender's node calls it; used once in the job's life
-  source @2 :UInt32;        # ranks
-  target @3 :UInt32;
-  tag @4 :UInt64;           # of an announced one, with the next four
-  count @5 :UInt64;         # elements
-  dtype @6 :UInt8;          # headrace::DType
-  onGpu @7 :Bool;
-  ready @8 :Bool;
-  blocks @9 :UInt32;        # those below may go
-  refusal @10 :Refusal;     # of a withdrawn or refused one, or of one that had ended when announced
-}
-
 struct MemberReport {
   member @0 :UInt32;
   state @1 :UInt8;          # 1 asks, 2 attached, 3 lost; of an applicant, whose number is 2^31 or
@@ -181,10 +167,10 @@ struct PeerMessage {
       block @59 :UInt32;    # place in the plan, or within the operation
       hash @60 :UInt64;
     }
-    reportSends :group {    # to another node of the job, by way of the leader
-      node @62 :UInt32;     # place among the agreement's
-      notices @63 :List(SendNotice);
-    }
+    unused62 @62 :Void;     # of versions before 8: notices of sends, which go over the links now
+    unused63 @63 :Void;
+    unused64 @64 :Void;
+    unused65 @65 :Void;
     reportQuorum :group {   # job: the node's number of the question
       name @68 :Text;
       uid @69 :UInt32;
@@ -205,10 +191,6 @@ struct PeerMessage {
     announceQuorumRefused :group {
       refusal @78 :Refusal;
       members @79 :List(UInt32);  # those; none: all who ask, and it is over
-    }
-    announceSends :group {  # from another node of the job
-      node @64 :UInt32;
-      notices @65 :List(SendNotice);
     }
     announceSteering @52 :NodeSteering;
     announceRankLate :group {

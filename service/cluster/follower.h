@@ -97,7 +97,6 @@ class Follower {
   void Handle(const PlanAck& message) { plans_.Handle(message); }
   void Handle(const TimesSeen& message) { plans_.Handle(message); }
   void Handle(const PlanMade& message) { home_.Handle(message); }
-  void Handle(const SendNotices& message) { steps_.Handle(message); }
   void Handle(const RankLate& message) { settings_.Handle(message); }
   void Handle(const BlockHashed& message) { settings_.Handle(message); }
   void Handle(const SteerJob& message) { Steer(message.job, message.steering); }

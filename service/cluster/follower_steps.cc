@@ -247,30 +247,6 @@ void FollowerSteps::Handle(Job& job, const AnnounceRankLeft& gone) {
                                  .cause = gone.cause}});
 }
 
-void FollowerSteps::Handle(const SendNotices& message) {
-  Job* job = jobs_.Find(message.job);
-  if (job == nullptr || job->stage != Stage::kRunning) return;
-  jobs_.SendToLeader(
-      *job, ReportSends{.job = job->number, .node = message.node, .notices = message.notices});
-}
-
-// Of ranks of the node that sends it, and of this one. What else it has is dispatch's to check.
-void FollowerSteps::Handle(Job& job, const AnnounceSends& sends) {
-  if (job.stage != Stage::kRunning || job.id == JobId{}) return;
-  const std::vector<AgreedNode>& nodes = job.agreement.nodes;
-  const auto has = [](const AgreedNode& node, std::uint32_t rank) {
-    return std::find(node.ranks.begin(), node.ranks.end(), rank) != node.ranks.end();
-  };
-  bool right = sends.node < nodes.size() && sends.node != job.self;
-  for (const SendNotice& notice : sends.notices) {
-    const std::uint32_t theirs = notice.FromSender() ? notice.source : notice.target;
-    const std::uint32_t ours = notice.FromSender() ? notice.target : notice.source;
-    right = right && has(nodes[sends.node], theirs) && has(nodes[job.self], ours);
-  }
-  if (!right) return jobs_.OnProtocolError(job, "reported a send between ranks that are elsewhere");
-  jobs_.SendToDispatch({SendNotices{.job = job.id, .node = sends.node, .notices = sends.notices}});
-}
-
 void FollowerSteps::Handle(Job& job, const CloseJob& /*close*/) {
   if (job.id != JobId{} && !job.forgotten) {
     return jobs_.Fail(

@@ -27,10 +27,7 @@ class FollowerSteps {
   void Handle(FollowedJob& job, const StartJob& start);
   void Handle(FollowedJob& job, const AnnounceJobFailed& failure);
   void Handle(FollowedJob& job, const AnnounceRankLeft& gone);
-  void Handle(FollowedJob& job, const AnnounceSends& sends);
   void Handle(FollowedJob& job, const CloseJob& close);
-  // Of dispatch, for another node.
-  void Handle(const SendNotices& message);
   // Of the lanes.
   void Handle(const GroupOpened& message);
   void Handle(const GroupMeasured& message);

@@ -180,22 +180,4 @@ void LeaderSteps::Advance(Job& job) {
   BeginStep(job, next);
 }
 
-// Whom it is for has checked, when it was started, that it is who the agreement says; what is in it
-// is that node's to check.
-void LeaderSteps::Handle(Job& job, Part& part, const ReportSends& sends) {
-  if (job.stage < Stage::kStarting) return;
-  const std::size_t nodes_count = job.agreement.nodes.size() - job.agreement.servers_count;
-  if (part.server || sends.node >= nodes_count || sends.node == part.place) {
-    return jobs_.Fail(job, Code::kCorrupt,
-                      fmt::format("node {} reported a send to node {} of the job's {}",
-                                  jobs_.NameOf(part), sends.node, nodes_count));
-  }
-  for (const Part& other : job.parts) {
-    if (other.place != sends.node) continue;
-    jobs_.Send(other, AnnounceSends{.job = other.number,
-                                    .node = static_cast<std::uint32_t>(part.place),
-                                    .notices = sends.notices});
-  }
-}
-
 }  // namespace headrace::service

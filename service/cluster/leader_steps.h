@@ -17,8 +17,6 @@ class LeaderSteps {
   void Handle(LedJob& job, LedJob::Part& part, const JobOpened& opened);
   void Handle(LedJob& job, LedJob::Part& part, const JobMeasured& measured);
   void Handle(LedJob& job, LedJob::Part& part, const JobStarted& started);
-  // From one node of a job that runs to another.
-  void Handle(LedJob& job, LedJob::Part& part, const ReportSends& sends);
 
  private:
   using Job = LedJob;

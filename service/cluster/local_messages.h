@@ -11,9 +11,7 @@
 namespace headrace::service {
 
 struct ToDispatch {
-  std::variant<JobForming, JobFormed, JobFailed, RankLeft, PlanOffer, PlanSwitch, SteerJob,
-               SendNotices>
-      message;
+  std::variant<JobForming, JobFormed, JobFailed, RankLeft, PlanOffer, PlanSwitch, SteerJob> message;
 };
 struct ToLane {
   std::size_t lane = 0;  // place among the lanes between nodes

@@ -28,7 +28,6 @@
 #include "service/session/block_hash.h"
 #include "service/session/layout.h"
 #include "service/session/quorum.h"
-#include "service/session/send_notices.h"
 #include "service/session/steering.h"
 #include "transport/network.h"
 
@@ -143,13 +142,6 @@ struct ReportPlanAck {
   std::uint64_t iteration = 0;  // the last of which a block has begun here
 };
 
-// To another node of the job, by way of the leader.
-struct ReportSends {
-  std::uint32_t job = 0;
-  std::uint32_t node = 0;  // to whom: place in agreement.nodes
-  std::vector<SendNotice> notices;
-};
-
 // Ranks of that node have lost the job, and ask who is left of it; all that the node knows of the
 // job's members, each time anew. `job` is the node's number of the question.
 struct ReportQuorum {
@@ -234,12 +226,6 @@ struct AnnounceSteering {
   std::uint32_t job = 0;
   Steering steering;
 };
-// From another node of the job.
-struct AnnounceSends {
-  std::uint32_t job = 0;
-  std::uint32_t node = 0;  // from whom: place in agreement.nodes
-  std::vector<SendNotice> notices;
-};
 // To every node but the one that reported it.
 struct AnnounceRankLate {
   std::uint32_t job = 0;
@@ -261,12 +247,12 @@ using MessageOfNode =
     std::variant<JoinJob, ReportRankAttached, ReportRankLost, ReportRankLeft, ReportJobFailed,
                  ForgetJob, JobOpened, JobMeasured, JobStarted, ReportLayout, ReportTimesSeen,
                  RequestPolicy, RequestSteering, ReportRankLate, ReportBlockHashed, ReportPlanAck,
-                 ReportSends, ReportQuorum, LeaveQuorum>;
+                 ReportQuorum, LeaveQuorum>;
 using MessageOfLeader =
     std::variant<AnnounceJobForming, OpenJob, MeasureJob, StartJob, AnnounceJobFailed,
                  AnnounceRankLeft, CloseJob, PlanPiece, AnnouncePlanSwitch, AnnounceSteering,
-                 AnnounceSends, AnnounceRankLate, AnnounceQuorumWaits, AnnounceQuorum,
-                 AnnounceQuorumRefused, AnnounceMembersWait>;
+                 AnnounceRankLate, AnnounceQuorumWaits, AnnounceQuorum, AnnounceQuorumRefused,
+                 AnnounceMembersWait>;
 
 template <typename... OfNode, typename... OfLeader>
 std::variant<OfNode..., OfLeader..., Goodbye> OfEither(std::variant<OfNode...>,

@@ -14,6 +14,7 @@
 #include "service/dispatch/intake/remote_pairs.h"
 #include "service/dispatch/interleaving.h"
 #include "service/dispatch/job/job.h"
+#include "service/dispatch/job/pair_notices.h"
 #include "service/dispatch/observe/straggler_monitor.h"
 
 namespace headrace::service {
@@ -131,7 +132,7 @@ bool Dispatch::Turn(TimeNs now) {
   parts_->stragglers.Follow(jobs_, now);
   // While there is no room, notices wait where there are as many as pairs.
   for (const auto& job : jobs_) {
-    if (peers_.waiting() == 0) SendNoticesOf(*job);
+    if (parts_->flow.lanes().MayNotify()) SendNoticesOf(*job);
   }
   FinishDrain(now);
   DiscardGone(now);
@@ -384,6 +385,7 @@ void Dispatch::Handle(JobFormed message, TimeNs now) {
   Job* job = FindJob(message.job);
   if (job == nullptr || job->formed()) return;
   parts_->flow.Form(*job, std::move(message.nodes), now);
+  parts_->remote_pairs.HandleEarly(*job, now);
 }
 
 void Dispatch::Handle(const JobFailed& message, TimeNs now) {
@@ -395,9 +397,8 @@ void Dispatch::Handle(const JobFailed& message, TimeNs now) {
 void Dispatch::Handle(const RankLeft& message, TimeNs now) {
   Job* job = FindJob(message.job);
   if (job == nullptr) return;
-  job->left_elsewhere |= Bit(message.rank);
+  // Of its sends and receives its node speaks itself, after the last of them.
   parts_->flow.LimitTo(*job, message.posted, message.iterations, message.cause, now);
-  parts_->flow.FailPairsOf(*job, message.rank, {Code::kPeerLost, message.cause}, now);
 }
 
 void Dispatch::Handle(const SetLayout& message, TimeNs now) {
@@ -457,13 +458,14 @@ void Dispatch::Handle(ScratchMade message, TimeNs now) {
   mapping_.Send(std::move(discarded));
 }
 
-void Dispatch::Handle(const SendNotices& message, TimeNs now) {
+void Dispatch::Handle(SendNotices message, TimeNs now) {
   if (Job* job = FindJob(message.job); job != nullptr) {
-    return parts_->remote_pairs.Handle(*job, message, now);
+    parts_->remote_pairs.Handle(*job, std::move(message), now);
+    return parts_->commands.FinishDrain(*job, now);
   }
   SendNotices refusals = RemotePairs::Refusals(message);
-  // As many as came. A link whose other side does not read what waits for it ends (peer_link.h).
-  if (!refusals.notices.empty()) peers_.Send(std::move(refusals));
+  // As many as came, and no more come than this node has taken (transport/exchange/notices.h).
+  if (!refusals.notices.empty()) parts_->flow.lanes().Notify(std::move(refusals));
 }
 
 void Dispatch::Handle(const StageStands& message, TimeNs) {
@@ -476,14 +478,14 @@ void Dispatch::SendNoticesOf(Job& job) {
   for (Pairs::Notice& each : job.pairs().notices) {
     if (told.notices.size() == kSendNoticesMax ||
         (told.node != each.node && !told.notices.empty())) {
-      peers_.Send(std::exchange(told, {}));
+      parts_->flow.lanes().Notify(std::exchange(told, {}));
     }
     told.job = job.id();
     told.node = each.node;
     told.notices.push_back(std::move(each.notice));
   }
   job.pairs().notices.clear();
-  if (!told.notices.empty()) peers_.Send(std::exchange(told, {}));
+  if (!told.notices.empty()) parts_->flow.lanes().Notify(std::move(told));
 }
 
 Job& Dispatch::FindOrOpenJob(const SessionIdentity& identity, TimeNs now) {
@@ -544,8 +546,7 @@ void Dispatch::CloseSpanning(Job& job, std::uint32_t rank, bool orderly, const F
   if (!orderly) return parts_->flow.FailJob(job, failure, Flow::Found::kHere, now);
   const std::uint64_t posted = job.member(rank).operations;
   const std::uint64_t iterations = job.IterationsOf(rank);
-  // Other nodes are to know of its last sends before they hear that it has left.
-  SendNoticesOf(job);
+  if (job.nodes() != nullptr) SendLeft(job, rank, failure);
   Report(RankLeft{job.id(), rank, posted, iterations});
   parts_->flow.LimitTo(job, posted, iterations, job.DescribeRank(rank) + " left the job", now);
   parts_->flow.FailPairsOf(job, rank, failure, now);

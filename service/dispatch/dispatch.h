@@ -100,7 +100,7 @@ class Dispatch final : public Actor {
   void Handle(LaneAnswered message, TimeNs now);
   void Handle(const QuotaRefused& message, TimeNs now);
   void Handle(ScratchMade message, TimeNs now);
-  void Handle(const SendNotices& message, TimeNs now);
+  void Handle(SendNotices message, TimeNs now);
   void Handle(const StageStands& message, TimeNs now);
 
   Job& FindOrOpenJob(const SessionIdentity& identity, TimeNs now);

@@ -26,6 +26,8 @@ void Groups::Handle(const LaneMessage& message) {
     if (groups_.contains(share->group)) transport_.SetShare(share->group, share->share);
   } else if (const auto* close = std::get_if<CloseGroup>(&message)) {
     Close(*close);
+  } else if (const auto* notices = std::get_if<SendNotices>(&message)) {
+    Send(*notices);
   } else {
     HR_CHECK(false, message.index());
   }
@@ -62,6 +64,42 @@ void Groups::Measure(std::uint32_t number) {
         GroupMeasured{lane_, number, transport::CostLine{0, transport::kSecondsPerByteMin}});
   }
   found->second.probe.emplace(found->second.facts);
+}
+
+void Groups::Send(const SendNotices& message) {
+  if (!groups_.contains(message.job.value)) return;
+  std::vector<std::byte> bytes;
+  for (const SendNotice& notice : message.notices) {
+    const std::vector<std::byte> next = Encode(notice);
+    if (bytes.size() + next.size() > transport::kNoticeBytesMax) {
+      transport_.SendNotice(message.job.value, message.node, std::exchange(bytes, {}));
+    }
+    bytes.insert(bytes.end(), next.begin(), next.end());
+  }
+  if (!bytes.empty()) transport_.SendNotice(message.job.value, message.node, std::move(bytes));
+}
+
+// What dispatch has no room for stays with the transport, and holds up who sends it.
+bool Groups::PassNotices(Outgoing<DispatchMessage>& dispatch) {
+  if (dispatch.waiting() > 0) return false;
+  notices_.clear();
+  transport_.TakeNotices(notices_);
+  for (transport::Notice& notice : notices_) {
+    SendNotices message{.job = JobId{notice.group},
+                        .node = notice.member,
+                        .notices = {},
+                        .failure = std::move(notice.failure)};
+    if (!message.failure) {
+      auto decoded = DecodeNotices(notice.bytes);
+      if (decoded) {
+        message.notices = std::move(decoded).value();
+      } else {
+        message.failure = decoded.error();
+      }
+    }
+    dispatch.Send(std::move(message));
+  }
+  return !notices_.empty();
 }
 
 // A transfer of a measurement may still be under way: the probe, and the memory it sends, stay

@@ -23,12 +23,15 @@ class Groups {
          InboxWriter<DispatchMessage>& dispatch, InboxWriter<PeersMessage>& peers)
       : lane_(lane), transport_(transport), dispatch_(dispatch), peers_(peers) {}
 
-  // OpenGroup, MeasureGroup, SetCost or CloseGroup.
+  // What goes to lanes between nodes only.
   void Handle(const LaneMessage& message);
 
   // Keeps the completions of measurements back, and goes on with what is being measured. Returns
   // whether there was anything to do.
   bool Work(std::vector<transport::Completion>& completions, TimeNs now);
+
+  // Sends dispatch what has come from other nodes' dispatch. Returns whether there was anything.
+  bool PassNotices(Outgoing<DispatchMessage>& dispatch);
 
   // When facts are due that could not be sent yet.
   TimeNs NextDeadline() const;
@@ -42,6 +45,7 @@ class Groups {
   void Open(const transport::GroupOptions& options);
   void Measure(std::uint32_t group);
   void Close(const CloseGroup& message);
+  void Send(const SendNotices& message);
   bool Finish(std::uint32_t number, Group& group);
   bool HasFacts() const;
   TimeNs FactsDue() const;
@@ -57,6 +61,7 @@ class Groups {
   std::uint64_t dropped_sent_ = 0;
   bool wires_changed_ = false;  // a group was opened since facts were sent
   TimeNs facts_sent_ns_ = 0;
+  std::vector<transport::Notice> notices_;  // scratch
 };
 
 }  // namespace headrace::service

@@ -54,7 +54,9 @@ bool Lane::DoWork(TimeNs now) {
   }
   const bool measured = groups_ && groups_->Work(completions_, now);
   for (const transport::Completion& completion : completions_) Report(completion);
-  return flushed || more || measured || answered || !messages_.empty() || !completions_.empty();
+  const bool passed = groups_ && groups_->PassNotices(dispatch_);
+  return flushed || more || measured || answered || passed || !messages_.empty() ||
+         !completions_.empty();
 }
 
 void Lane::Handle(LaneMessage message) {

@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "service/actor/request.h"
+#include "service/session/send_notices.h"
 #include "transport/network.h"
 #include "transport/transport.h"
 
@@ -49,7 +50,8 @@ struct SetShare {
   std::uint32_t group = 0;
   transport::Share share;
 };
+// For the dispatch of another node of the group `job`; what comes from there goes to this one's.
 using LaneMessage = std::variant<StartStage, CancelStage, AskStage, ProbeLane, OpenGroup,
-                                 MeasureGroup, SetCost, CloseGroup, SetShare>;
+                                 MeasureGroup, SetCost, CloseGroup, SetShare, SendNotices>;
 
 }  // namespace headrace::service

@@ -18,7 +18,6 @@
 #include "service/session/facts.h"
 #include "service/session/layout.h"
 #include "service/session/quorum.h"
-#include "service/session/send_notices.h"
 #include "service/session/session.h"
 #include "service/session/steering.h"
 #include "transport/network.h"
@@ -170,9 +169,8 @@ struct QuorumClientLost {
 };
 using PeersMessage =
     std::variant<JobFailed, RankLeft, JobEnded, GroupOpened, GroupMeasured, PlanAck, TimesSeen,
-                 PlanMade, RankLate, BlockHashed, SendNotices, SteerJob, CheckRank, RankRefused,
-                 RankAttached, RankEnded, HandInLayout, AskForming, ChangeSetting, ListPeers,
-                 TryPeer, CheckCertificate, DrainPeers, StopPeers, AskQuorum, QuorumClientLost,
-                 Ping>;
+                 PlanMade, RankLate, BlockHashed, SteerJob, CheckRank, RankRefused, RankAttached,
+                 RankEnded, HandInLayout, AskForming, ChangeSetting, ListPeers, TryPeer,
+                 CheckCertificate, DrainPeers, StopPeers, AskQuorum, QuorumClientLost, Ping>;
 
 }  // namespace headrace::service

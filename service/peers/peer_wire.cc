@@ -127,24 +127,6 @@ void DescribeRefusal(auto& wire, auto& refusal) {
   wire.Text(refusal.cause, kTextMax, HR_FIELD(Text));
 }
 
-void Describe(auto& wire, Is<SendNotice> auto& notice) {
-  wire.Number(notice.kind, HR_FIELD(Kind));
-  wire.Number(notice.send, HR_FIELD(Send));
-  wire.Number(notice.source, HR_FIELD(Source));
-  wire.Number(notice.target, HR_FIELD(Target));
-  wire.Number(notice.tag, HR_FIELD(Tag));
-  wire.Number(notice.count, HR_FIELD(Count));
-  wire.Number(notice.dtype, HR_FIELD(Dtype));
-  wire.Number(notice.on_gpu, HR_FIELD(OnGpu));
-  wire.Number(notice.ready, HR_FIELD(Ready));
-  wire.Number(notice.blocks, HR_FIELD(Blocks));
-  wire.Inside([&notice](auto& inside) { DescribeRefusal(inside, notice); }, HR_STRUCT(Refusal));
-  wire.Check([&notice]() -> std::string {
-    const Status status = CheckNotice(notice);
-    return status ? "" : status.error().text();
-  });
-}
-
 void Describe(auto& wire, Is<Membership> auto& membership) {
   wire.Number(membership.generation, HR_FIELD(Generation));
   wire.List(membership.members, transport::kMembersMax, "{} members of a job", HR_LIST(Members));
@@ -288,11 +270,6 @@ void Describe(auto& wire, Is<ReportBlockHashed> auto& hashed) {
   wire.Number(hashed.hash.hash, HR_FIELD(Hash));
 }
 
-void Describe(auto& wire, Is<ReportSends> auto& sends) {
-  wire.Number(sends.node, HR_FIELD(Node));
-  wire.List(sends.notices, kSendNoticesMax, "{} notices of sends", HR_LIST(Notices));
-}
-
 void Describe(auto& wire, Is<ReportQuorum> auto& report) {
   wire.Name(report.name, "a name that is none", HR_FIELD(Name));
   wire.Number(report.uid, HR_FIELD(Uid));
@@ -320,11 +297,6 @@ void Describe(auto& wire, Is<AnnounceQuorum> auto& announced) {
 void Describe(auto& wire, Is<AnnounceQuorumRefused> auto& refused) {
   wire.Inside([&refused](auto& inside) { DescribeRefusal(inside, refused); }, HR_STRUCT(Refusal));
   wire.List(refused.members, transport::kMembersMax, "{} members of a job", HR_LIST(Members));
-}
-
-void Describe(auto& wire, Is<AnnounceSends> auto& sends) {
-  wire.Number(sends.node, HR_FIELD(Node));
-  wire.List(sends.notices, kSendNoticesMax, "{} notices of sends", HR_LIST(Notices));
 }
 
 void Describe(auto& wire, Is<AnnounceSteering> auto& announced) {
@@ -420,13 +392,11 @@ HR_MEMBER(ReportPlanAck)
 HR_MEMBER(RequestSteering)
 HR_MEMBER(ReportRankLate)
 HR_MEMBER(ReportBlockHashed)
-HR_MEMBER(ReportSends)
 HR_MEMBER(ReportQuorum)
 HR_MEMBER_ALONE(LeaveQuorum)
 HR_MEMBER(AnnounceQuorumWaits)
 HR_MEMBER(AnnounceQuorum)
 HR_MEMBER(AnnounceQuorumRefused)
-HR_MEMBER(AnnounceSends)
 HR_MEMBER(AnnounceSteering)
 HR_MEMBER(AnnounceRankLate)
 HR_MEMBER_ALONE(AnnounceMembersWait)

@@ -11,12 +11,6 @@ namespace {
 // A text of the most characters, and what Cap'n Proto adds.
 constexpr std::size_t kShortMessageBytes = 2000;
 
-std::size_t WireBytesOf(const std::vector<SendNotice>& notices) {
-  std::size_t bytes = 0;
-  for (const SendNotice& notice : notices) bytes += notice.cause.size() + 128;
-  return bytes;
-}
-
 }  // namespace
 
 std::size_t WireBytes(const PeerMessage& message) {
@@ -32,10 +26,6 @@ std::size_t WireBytes(const PeerMessage& message) {
     }
   } else if (const auto* piece = std::get_if<PlanPiece>(&message)) {
     bytes += piece->text == nullptr ? 0 : piece->text->size();
-  } else if (const auto* told = std::get_if<ReportSends>(&message)) {
-    bytes += WireBytesOf(told->notices);
-  } else if (const auto* announced = std::get_if<AnnounceSends>(&message)) {
-    bytes += WireBytesOf(announced->notices);
   } else if (const auto* report = std::get_if<ReportQuorum>(&message)) {
     bytes += 8 * report->membership.members.size();
     for (const MemberReport& each : report->members) bytes += each.cause.size() + 48;

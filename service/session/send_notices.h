@@ -2,13 +2,21 @@
 // dispatch of one node to that of another.
 //
 // The receiver's node matches. A send is announced to it; when a receive has taken it, and each of
-// its blocks stands on the lanes there, the sender's node gets the notice that it may go. What ends
-// a send or its receive early is reported to the other side, once.
+// its blocks stands on the lanes there, the sender's node gets the notice that it may go. A short
+// message travels with its announcement, and the sender's node gets the notice that it was
+// received. What ends a send or its receive early is reported to the other side, once.
+//
+// They go over the job's links from lane to lane (transport/network.h), in the order in which they
+// were sent.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "ipc/base/collective.h"
@@ -18,7 +26,7 @@
 
 namespace headrace::service {
 
-// In one message.
+// In one message from dispatch to a lane.
 inline constexpr std::size_t kSendNoticesMax = 128;
 // Of SendNotice::send: it and a block's number are a position (transport/network.h), and no
 // operation of a job has such a number, whose messages are received between the same nodes.
@@ -27,6 +35,12 @@ inline constexpr std::uint64_t kSendNamesEnd = std::uint64_t{1} << 47;
 
 // Of a send, at most.
 inline constexpr std::uint64_t kSendBytesMax = std::uint64_t{1} << 40;
+// Of a message that travels with its announcement, at most; and of all of them from one node to
+// another, of one job, that have not ended.
+inline constexpr std::size_t kSendDataMax = std::size_t{16} << 10;
+inline constexpr std::size_t kSendDataOpenMax = std::size_t{256} << 10;
+// Of a cause, on its way.
+inline constexpr std::size_t kSendCauseMax = std::size_t{4} << 10;
 
 enum class SendNoticeKind : std::uint8_t {
   kAnnounced = 1,  // from the sender's node: it has been posted
@@ -34,6 +48,8 @@ enum class SendNoticeKind : std::uint8_t {
   kMayGo = 3,      // from the receiver's node: blocks below `blocks` are waited for
   kWithdrawn = 4,  // from the sender's node: it has ended early
   kRefused = 5,    // from the receiver's node: it was not matched, or its receive has ended early
+  kReceived = 6,   // from the receiver's node: what was announced with it is where it belongs
+  kLeft = 7,       // rank `source` has left the job: it sends and receives nothing more
 };
 
 struct SendNotice {
@@ -49,13 +65,15 @@ struct SendNotice {
   bool ready = true;
   // Of kMayGo.
   std::uint32_t blocks = 0;
-  // Of kWithdrawn and kRefused; also of a kAnnounced that had ended before it was announced.
+  // Of kWithdrawn, kRefused and kLeft; also of a kAnnounced that had ended before it was announced.
   Code code = Code::kOk;
   std::string cause{};
+  // Of a kAnnounced: all of the message, or nothing, and it is received later.
+  std::vector<std::byte> data{};
 
   bool FromSender() const {
     return kind == SendNoticeKind::kAnnounced || kind == SendNoticeKind::kReady ||
-           kind == SendNoticeKind::kWithdrawn;
+           kind == SendNoticeKind::kWithdrawn || kind == SendNoticeKind::kLeft;
   }
   friend bool operator==(const SendNotice&, const SendNotice&) = default;
 };
@@ -69,6 +87,31 @@ struct SendNotices {
   JobId job;
   std::uint32_t node = 0;  // place in JobNodes::nodes: to whom, or on arrival from whom
   std::vector<SendNotice> notices;
+  // On arrival: none will come any more, or those that came make no sense.
+  std::optional<Error> failure{};
 };
+
+// A notice as it travels; what follows it is its data or, with a code, its cause. PEERS.md.
+struct SendNoticeRecord {
+  std::uint64_t send = 0;
+  std::uint64_t tag = 0;
+  std::uint64_t count = 0;
+  std::uint32_t source = 0;
+  std::uint32_t target = 0;
+  std::uint32_t blocks = 0;
+  std::uint32_t size = 0;  // bytes that follow, before the next record
+  std::uint8_t kind = 0;   // SendNoticeKind
+  std::uint8_t dtype = 0;
+  std::uint8_t on_gpu = 0;
+  std::uint8_t ready = 0;
+  std::uint8_t code = 0;
+  std::array<std::uint8_t, 3> zero{};
+};
+static_assert(sizeof(SendNoticeRecord) == 48 && std::is_trivially_copyable_v<SendNoticeRecord>);
+
+// One notice as bytes; a longer cause is cut.
+std::vector<std::byte> Encode(const SendNotice& notice);
+// Those of one message. kCorrupt, with what is wrong: it comes from another service.
+Result<std::vector<SendNotice>> DecodeNotices(std::span<const std::byte> bytes);
 
 }  // namespace headrace::service

@@ -53,12 +53,6 @@ void Check(const service::OpenJob& open) {
 void Check(const service::JoinJob& join) {
   HR_CHECK(join.world_size >= 1 && join.world_size <= transport::kMembersMax, join.world_size);
 }
-void Check(const std::vector<service::SendNotice>& notices) {
-  HR_CHECK(notices.size() <= service::kSendNoticesMax, notices.size());
-  for (const service::SendNotice& each : notices) HR_CHECK(service::CheckNotice(each).ok());
-}
-void Check(const service::ReportSends& sends) { Check(sends.notices); }
-void Check(const service::AnnounceSends& sends) { Check(sends.notices); }
 template <typename Message>
 void Check(const Message& /*message*/) {}
 

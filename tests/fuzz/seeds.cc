@@ -289,15 +289,6 @@ void WritePeerMessages() {
   Write("peer/steer", BytesOf(AnnounceSteering{.job = 1, .steering = weight}));
   Write("peer/tell_late", BytesOf(ReportRankLate{.job = 1, .text = "rank 1 is late"}));
   Write("peer/hear_late", BytesOf(AnnounceRankLate{.job = 1, .text = "rank 1 is late"}));
-  const SendNotice sent{.kind = SendNoticeKind::kAnnounced,
-                        .send = kSendNamesBegin + 77,
-                        .source = 1,
-                        .target = 0,
-                        .tag = 3,
-                        .count = 1000,
-                        .dtype = DType::kFloat32};
-  Write("peer/tell_send", BytesOf(ReportSends{.job = 1, .node = 1, .notices = {sent, sent}}));
-  Write("peer/hear_send", BytesOf(AnnounceSends{.job = 1, .node = 0, .notices = {sent}}));
   const service::Membership members{.generation = 1, .members = {0, 2}};
   Write("peer/ask_quorum", BytesOf(service::ReportQuorum{.job = 1,
                                                          .name = "train",

@@ -32,6 +32,7 @@ class Trial {
       cluster_.node(1).Attach(job_, kRanks + rank);
     }
     cluster_.Form(job_, {{0, 1}, {2, 3}}, 64);
+    cluster_.observed(0).lose = true;  // the script alone answers
     cluster_.Advance(kMillisecond);
   }
 
@@ -47,6 +48,8 @@ class Trial {
       cluster_.Advance(script.Take<std::uint8_t>() * kMillisecond);
     } else if (action < 0xe8) {
       Close(action % kRanks, action % 4 < 2);
+    } else if (action < 0xf0) {
+      SendBytes(script);
     } else {
       TakeNames();
     }
@@ -90,19 +93,20 @@ class Trial {
   // Names that this node has given to its sends, so that the script can speak of them.
   void TakeNames() {
     cluster_.Advance(100 * kMicrosecond);
-    while (const auto told = cluster_.node(0).peers().Take<service::SendNotices>()) {
-      HR_CHECK(told->notices.size() <= service::kSendNoticesMax, told->notices.size());
-      for (const service::SendNotice& each : told->notices) {
-        HR_CHECK(service::CheckNotice(each).ok(), each.send);
+    for (const transport::Notice& sent : cluster_.observed(0).sent) {
+      const auto told = service::DecodeNotices(sent.bytes);
+      HR_CHECK(told.ok(), sent.bytes.size());
+      for (const service::SendNotice& each : *told) {
         if (each.kind == service::SendNoticeKind::kAnnounced) own_ = each;
       }
     }
+    cluster_.observed(0).sent.clear();
   }
 
   void Deliver(std::uint8_t action, Script& script) {
     const std::uint8_t choice = script.Take<std::uint8_t>();
     service::SendNotice notice{
-        .kind = static_cast<service::SendNoticeKind>(1 + action % 5),
+        .kind = static_cast<service::SendNoticeKind>(1 + action % 7),
         .send = service::kSendNamesBegin + script.Take<std::uint8_t>() % 8U,
         .source = 2 + choice % 2U,
         .target = choice / 2 % 2U,
@@ -126,12 +130,13 @@ class Trial {
         notice.code = code;
       }
     }
-    // As peers lets them through: checked one by one, and between ranks of the two nodes.
-    if (!service::CheckNotice(notice).ok()) return;
-    const std::uint32_t theirs = notice.FromSender() ? notice.source : notice.target;
-    const std::uint32_t ours = notice.FromSender() ? notice.target : notice.source;
-    if (theirs < kRanks || ours >= kRanks) return;
-    cluster_.node(0).Send(service::SendNotices{job_.id, 1, {notice}});
+    if (notice.kind == service::SendNoticeKind::kAnnounced && choice % 8 >= 5) {
+      notice.data.resize(notice.count * SizeOf(notice.dtype) % (2 * service::kSendDataMax));
+    }
+    // As the lane lets them through: checked one by one.
+    auto passed = service::DecodeNotices(service::Encode(notice));
+    if (!passed) return;
+    cluster_.node(0).Send(service::SendNotices{job_.id, 1, std::move(*passed)});
     TakeNames();
   }
 
@@ -157,6 +162,21 @@ class Trial {
     TakeNames();
   }
 
+  // A message of notices that need be none.
+  void SendBytes(Script& script) {
+    std::vector<std::byte> bytes(1U + script.Take<std::uint8_t>());
+    for (std::byte& each : bytes) each = static_cast<std::byte>(script.Take<std::uint8_t>());
+    const transport::MessageHeader header{.key = support::HandDrivenCluster::KeyOf(job_.id),
+                                          .epoch = 1,
+                                          .plan_version = 1,
+                                          .position = messages_++,
+                                          .kind = transport::NoticeLinks::kKind,
+                                          .root = 0,
+                                          .sender = 1};
+    cluster_.network().Inject(cluster_.WireName(0, 0), header, bytes);
+    TakeNames();
+  }
+
   void Close(std::uint32_t rank, bool orderly) {
     if (gone_[rank]) return;
     gone_[rank] = true;
@@ -169,6 +189,7 @@ class Trial {
   support::ClientEnd* clients_[kRanks] = {};
   bool gone_[kRanks] = {};
   service::SendNotice own_{};
+  std::uint64_t messages_ = 0;  // of notices, from the other node
 };
 
 }  // namespace

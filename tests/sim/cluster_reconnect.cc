@@ -11,6 +11,10 @@ namespace headrace::sim {
 bool ClusterSimulation::CanComeBack(const Job& job) const {
   if (!ledger_.IsBlamed(job.id) || job.came_back) return false;
   if (job.leader && !Runs(*job.leader)) return false;
+  const bool has_server = std::ranges::any_of(servers_, [&](const auto& server) {
+    return server.second == job.leader && Runs(server.first);
+  });
+  if (job.served && !has_server) return false;
   return std::ranges::all_of(job.seats, [&](const Seat& seat) {
     if (!seat.rank || !Runs(seat.node)) return false;
     return seat.dead ||

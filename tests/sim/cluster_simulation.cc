@@ -276,6 +276,12 @@ std::optional<std::string> ClusterSimulation::AnswerMessages() {
         const std::optional<Rank::OtherSide> side = seat.rank->FirstOtherSide();
         if (!side || !job.seats[side->rank].IsLive()) continue;
         any = true;
+        // A send may have been received, and its node has yet to hear of it.
+        for (int i = 0; i < 10 && seat.rank->IsOpen(side->record); ++i) {
+          Advance(kMillisecond);
+          if (auto wrong = Check()) return wrong;
+        }
+        if (!seat.rank->IsOpen(side->record)) continue;
         job.seats[side->rank].rank->Answer(messages_, *side, Timeout(), dice_);
         for (int i = 0; i < 50 && seat.rank->IsOpen(side->record); ++i) {
           Advance(kMillisecond);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "tests/support/loopback/reference.h"
 #include "transport/shm/move.h"
@@ -79,7 +80,7 @@ std::optional<std::string> Ledger::End(JobId job, std::uint64_t sequence, std::u
   }
   // What moves in messages may end here before others have posted it.
   const bool anew = MovesInMessages(operation.planned.kind);
-  if (operation.expected.empty() || anew) Expect(job, operation);
+  if (operation.expected.empty() || anew) Expect(job, operation, IsGradient(sequence));
   std::vector<std::byte> expected = operation.expected[rank];
   if (!operation.sums.empty()) {
     if (auto wrong = CheckSums(job, operation, rank, result)) return what + ": " + *wrong;
@@ -174,11 +175,19 @@ void Ledger::ExpectMessages(Operation& operation, std::uint32_t world_size) {
   }
 }
 
-void Ledger::Expect(JobId job, Operation& operation) const {
+void Ledger::Expect(JobId job, Operation& operation, bool of_plan) const {
   const std::uint32_t world_size = world_sizes_.at(job);
   const auto nodes = of_nodes_.find(job);
   if (nodes != of_nodes_.end() && Reduces(operation.planned.kind)) {
-    operation.sums = SumsOf(operation.planned, nodes->second, operation.inputs);
+    NodeSums by = nodes->second;
+    operation.sums = SumsOf(operation.planned, by, operation.inputs);
+    // A plan may take all-reduces apart, whose halves go to owners and back by any algorithm.
+    if (of_plan && !by.served && by.algorithm != transport::Algorithm::kAuto) {
+      by.algorithm = transport::Algorithm::kDirectScatter;
+      for (auto& sum : SumsOf(operation.planned, by, operation.inputs)) {
+        operation.sums.push_back(std::move(sum));
+      }
+    }
   }
   operation.expected = operation.inputs;
   // Who has not posted a broadcast yet receives it all the same.

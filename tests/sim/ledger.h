@@ -76,7 +76,7 @@ class Ledger {
   std::optional<std::string> CheckCause(JobId job, const ipc::Outcome& outcome) const;
   std::optional<std::string> CheckPosted(JobId job, const Operation& operation,
                                          std::uint32_t rank) const;
-  void Expect(JobId job, Operation& operation) const;
+  void Expect(JobId job, Operation& operation, bool of_plan) const;
   void ExpectParts(const Planned& planned, const transport::Transfer& whole) const;
   void Move(const transport::Transfer& transfer) const;
   static void ExpectMessages(Operation& operation, std::uint32_t world_size);

@@ -35,7 +35,8 @@ std::unique_ptr<HandDrivenCluster::Node> HandDrivenCluster::MakeNode(
     transport::Wire& wire = network_.AddWire(RailName(wire_name, rail));
     addresses.push_back(wire.address());
     node->exchanges.push_back(std::make_unique<transport::Exchange>(wire, spec_.exchange));
-    networks.push_back(node->exchanges.back().get());
+    node->observed.push_back(std::make_unique<ObservedNetwork>(*node->exchanges.back()));
+    networks.push_back(node->observed.back().get());
   }
   node->node =
       std::make_unique<HandDrivenNode>(spec_.make, spec_.credit_bytes, networks, spec_.gpus);

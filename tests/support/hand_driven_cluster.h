@@ -10,6 +10,7 @@
 
 #include "tests/support/hand_driven_node.h"
 #include "tests/support/loopback/simulated_wire.h"
+#include "tests/support/observed_network.h"
 #include "transport/exchange/exchange.h"
 
 namespace headrace::support {
@@ -36,6 +37,8 @@ class HandDrivenCluster {
   transport::Exchange& exchange(std::size_t index, std::size_t rail = 0) {
     return *nodes_[index]->exchanges[rail];
   }
+  // What the node's first lane between nodes sees; notices go by that one.
+  ObservedNetwork& observed(std::size_t index) { return *nodes_[index]->observed.front(); }
   // "a", "b", ...
   static std::string NameOf(std::size_t index) {
     return std::string(1, static_cast<char>('a' + index));
@@ -81,6 +84,7 @@ class HandDrivenCluster {
   struct Node {
     std::string wire_name;
     std::vector<std::unique_ptr<transport::Exchange>> exchanges;  // by rail
+    std::vector<std::unique_ptr<ObservedNetwork>> observed;       // of each
     std::unique_ptr<HandDrivenNode> node;
     bool vanished = false;
     bool stands_still = false;

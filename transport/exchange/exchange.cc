@@ -1,6 +1,7 @@
 #include "transport/exchange/exchange.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ipc/base/check.h"
 
@@ -161,6 +162,16 @@ void Exchange::SetShare(std::uint32_t group, const Share& share) {
 
 void Exchange::CloseGroup(std::uint32_t group, const std::string& cause) {
   if (Group* const found = Find(group)) found->Close(cause);
+}
+
+void Exchange::SendNotice(std::uint32_t group, std::uint32_t member, std::vector<std::byte> bytes) {
+  if (Group* const found = Find(group)) found->SendNotice(member, std::move(bytes));
+}
+
+void Exchange::TakeNotices(std::vector<Notice>& notices) {
+  for (const auto& group : groups_) {
+    if (group) group->TakeNotices(notices);
+  }
 }
 
 void Exchange::Announced(const MessageHeader& header, std::size_t size, ArrivalId arrival) {

@@ -1,6 +1,7 @@
 #include "transport/exchange/group.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ipc/base/check.h"
 
@@ -24,6 +25,7 @@ Group::Group(Wire& wire, SendPacer& pacer, NetworkCounters& counters,
       links_(options.members.size()),
       held_(limits_.held_max),
       point_to_point_(wire, pacer, counters, options_, slot, limits_.slot_size),
+      notices_(wire, pacer, counters, options_, slot),
       moves_(kOrdersCount * exchange.transfers_max),
       pieces_(kOrdersCount * limits_.window) {
   open_.reserve(moves_.size());
@@ -63,6 +65,7 @@ Status Group::Connect() {
                         pieces_.size());
     links_[member] = {.id = *link, .flow = flow, .open = true};
     point_to_point_.OpenLink(member, *link, options_.members[member].address);
+    notices_.OpenLink(member, *link);
   }
   return {};
 }
@@ -79,6 +82,7 @@ Group::~Group() {
 // What waits at the pacer is as if it had never been.
 void Group::CloseLinks() {
   point_to_point_.Break();
+  notices_.Break();
   for (std::size_t member = 0; member < links_.size(); ++member) {
     Link& link = links_[member];
     if (!link.open) continue;
@@ -143,6 +147,22 @@ void Group::Cancel(std::uint64_t token) {
   }
 }
 
+void Group::SendNotice(std::uint32_t member, std::vector<std::byte> bytes) {
+  if (failure_) return;
+  notices_.Send(member, std::move(bytes));
+  dirty_ = true;
+}
+
+void Group::TakeNotices(std::vector<Notice>& notices) {
+  const std::size_t before = notices.size();
+  notices_.Pop(notices);
+  // Room for more: Push says so to who waits for it.
+  dirty_ = dirty_ || notices.size() != before;
+  if (!broken_ || closed_ || failure_taken_) return;
+  failure_taken_ = true;
+  notices.push_back({.group = options_.group, .failure = failure_});
+}
+
 void Group::Close(const std::string& cause) {
   Fail(Code::kCancelled, cause);
   closed_ = true;
@@ -184,6 +204,7 @@ bool Group::Step(TimeNs now, std::vector<Completion>& completions) {
   }
   if (!failure_) {
     point_to_point_.Push(now);
+    notices_.Push();
     BeginHeld();
     BeginPieces(now);
   }

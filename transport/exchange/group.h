@@ -7,7 +7,7 @@
 // failed stays failed: its transfers cannot be repaired, since nobody knows which of their bytes
 // were moved where.
 //
-// Nothing is allocated after Open, except the texts of a failure.
+// Nothing is allocated after Open, except notices and the texts of a failure.
 #pragma once
 
 #include <array>
@@ -23,6 +23,7 @@
 #include "transport/exchange/encoded.h"
 #include "transport/exchange/held.h"
 #include "transport/exchange/limits.h"
+#include "transport/exchange/notices.h"
 #include "transport/exchange/partition.h"
 #include "transport/exchange/point_to_point.h"
 #include "transport/exchange/send_pacer.h"
@@ -59,6 +60,8 @@ class Group {
   void Cancel(std::uint64_t token);
   // See Transport::Missing; the transfer is open here.
   std::uint64_t Missing(std::uint64_t token) const;
+  void SendNotice(std::uint32_t member, std::vector<std::byte> bytes);
+  void TakeNotices(std::vector<Notice>& notices);
   void Close(const std::string& cause);
   // Closes, and gives up what has come and was not summed yet: from here on no transfer's memory is
   // touched, except by the wire. How transfers ended is not reported.
@@ -66,7 +69,9 @@ class Group {
   // Of a group that was abandoned: forgets what the wire has let go of; true when that is all.
   bool Release();
   // Closed, and out of the wire's reach: may be destroyed.
-  bool gone() const { return closed_ && broken_ && open_.empty() && point_to_point_.empty(); }
+  bool gone() const {
+    return closed_ && broken_ && open_.empty() && point_to_point_.empty() && notices_.empty();
+  }
 
   // ---- from the wire ----
   static std::uint16_t SlotOf(std::uint64_t token) {
@@ -232,6 +237,7 @@ class Group {
   Staging staging_;
   HeldMessages held_;
   PointToPoint point_to_point_;
+  NoticeLinks notices_;
 
   std::vector<Move> moves_;
   std::vector<std::uint16_t> free_moves_;
@@ -249,6 +255,7 @@ class Group {
   bool failure_is_guess_ = false;
   bool broken_ = false;  // the failure was carried out: links are closed
   bool closed_ = false;
+  bool failure_taken_ = false;  // by TakeNotices
 };
 
 }  // namespace headrace::transport

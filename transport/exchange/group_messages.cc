@@ -53,6 +53,12 @@ void Group::Announced(const MessageHeader& header, std::size_t size, ArrivalId a
     dirty_ = true;
     return;
   }
+  if (ours && NoticeLinks::IsOurs(header)) {
+    const auto wrong = notices_.Announced(header, size, arrival);
+    if (wrong) Disagree(message, *wrong);
+    dirty_ = true;
+    return;
+  }
   if (!ours || size > limits_.slot_size || !SpecOf(header, choice_.data_count)) {
     Refuse(message);
     return;
@@ -180,6 +186,12 @@ void Group::Sent(std::uint64_t token, Code code) {
     if (code != Code::kOk) EndedEarly(member, "to", code);
     return;
   }
+  if (NoticeLinks::IsOurs(token)) {
+    const std::uint32_t member = notices_.Sent(token);
+    dirty_ = true;
+    if (code != Code::kOk) EndedEarly(member, "to", code);
+    return;
+  }
   const std::size_t peer = token & kIndexMask;
   HR_CHECK((token & kReceiveBit) == 0 && peer < members_count(), token);
   const std::uint16_t index = PieceOf(token);
@@ -208,6 +220,12 @@ void Group::EndedEarly(std::uint32_t peer, const char* what, Code code) {
 void Group::Received(std::uint64_t token, Code code) {
   if (PointToPoint::IsOurs(token)) {
     const std::uint32_t member = point_to_point_.Received(token, code);
+    dirty_ = true;
+    if (code != Code::kOk) EndedEarly(member, "from", code);
+    return;
+  }
+  if (NoticeLinks::IsOurs(token)) {
+    const std::uint32_t member = notices_.Received(token, code);
     dirty_ = true;
     if (code != Code::kOk) EndedEarly(member, "from", code);
     return;

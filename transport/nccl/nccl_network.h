@@ -31,6 +31,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "transport/memory/gpus.h"
@@ -89,6 +90,11 @@ class NcclNetwork final : public NetworkTransport {
   void SetCost(std::uint32_t group, const CostLine& cost) override;
   void SetShare(std::uint32_t group, const Share& share) override;
   void CloseGroup(std::uint32_t group, const std::string& cause) override;
+  void SendNotice(std::uint32_t group, std::uint32_t member,
+                  std::vector<std::byte> bytes) override {
+    rail_.host.SendNotice(group, member, std::move(bytes));
+  }
+  void TakeNotices(std::vector<Notice>& notices) override { rail_.host.TakeNotices(notices); }
   const NetworkCounters& counters() const override { return counters_; }
 
  private:

@@ -11,6 +11,7 @@
 #include "service/dispatch/blocks/message_blocks.h"
 #include "service/dispatch/job/overlap.h"
 #include "service/dispatch/job/pair_notices.h"
+#include "service/dispatch/observe/scratch_text.h"
 #include "service/dispatch/observe/wait_chain.h"
 #include "service/dispatch/observe/wait_reports.h"
 
@@ -21,21 +22,13 @@ namespace {
 // slow link needs for what is on it.
 constexpr TimeNs kLetGoMax = 60 * kSecond;
 
+// Links also fail because another node closes them, whose cause is on its way by the leader.
+constexpr TimeNs kBetterCauseWait = 500 * kMillisecond;
+
 // What began with this very work item names it already.
 Failure NamingOpen(const Failure& failure, const std::string& open) {
   if (failure.text.starts_with(open)) return failure;
   return {failure.code, fmt::format("{}; {} was open", failure.text, open)};
-}
-
-std::string WhyThroughTheHost(const Job& job) {
-  const JobNodes& nodes = *job.nodes();
-  if (nodes.gpu_lanes == 0) return "gpu_network = staged";
-  if (nodes.servers_count != 0) return "servers, which have no GPUs, sum for this job";
-  return "what has no elements is a meeting only";
-}
-
-std::string DescribeGpuLanes(const JobNodes& nodes) {
-  return nodes.gpu_lanes == 1 ? "GPU 0" : fmt::format("GPUs 0 to {}", nodes.gpu_lanes - 1);
 }
 
 }  // namespace
@@ -82,32 +75,12 @@ void Flow::AcceptSwitch(Job& job, const PlanSwitch& message, TimeNs now) {
   }
 }
 
-// One word about each thing that differs: GPUs whose memory is as wanted say it once for all.
 void Flow::ScratchMade(Job& job, struct ScratchMade message, TimeNs now) {
   if (!message.memory) {
     const Error error = message.memory.error().Within("take GPU memory to other nodes");
     return FailJob(job, {error.code(), error.text()}, Found::kHere, now);
   }
-  const std::string room =
-      fmt::format("{} blocks of up to {} bytes at a time",
-                  message.memory->size() / message.place_bytes, message.place_bytes);
-  if (message.gpu == transport::kHost) {
-    events_.Report(job, Code::kOk,
-                   fmt::format("GPU memory reaches other nodes through pinned host memory, {} ({})",
-                               room, WhyThroughTheHost(job)));
-  } else if (!message.instead.empty()) {
-    events_.Report(
-        job, Code::kUnavailable,
-        fmt::format("the share of GPU {} reaches other nodes by NCCL from pinned host memory, {}, "
-                    "which is slower, because memory of the GPU could not be had: {}",
-                    message.gpu, room, message.instead));
-  } else if (message.gpu == 0) {
-    events_.Report(
-        job, Code::kOk,
-        fmt::format("GPU memory reaches other nodes by NCCL (gpu_network = nccl), from memory of "
-                    "{}, each with {}",
-                    DescribeGpuLanes(*job.nodes()), room));
-  }
+  if (const auto news = DescribeScratch(job, message)) events_.Report(job, news->code, news->text);
   blocks_.AddScratch(job, std::move(message), now);
 }
 
@@ -121,22 +94,10 @@ void Flow::Form(Job& job, JobNodes nodes, TimeNs now) {
     lanes_.SetCosts(job.nodes()->costs);
     events_.Report(job, Code::kOk, job.DescribeNodes());
   }
-  AnnounceSends(job);
+  if (job.nodes() != nullptr) SendWhatWasBefore(job);
   // People may have steered it before its lanes knew it.
   if (job.nodes() != nullptr && job.share != schedule::JobShare{}) blocks_.SetShare(job, now);
   BeginHeldBack(job, now);
-}
-
-void Flow::AnnounceSends(Job& job) {
-  std::vector<std::uint64_t> sends;
-  job.ForEachOpen([&](const Operation& operation) {
-    const OperationSpec& spec = operation.spec;
-    if (operation.paired() && spec.kind == ipc::kSend && !job.IsHere(spec.target)) {
-      sends.push_back(spec.sequence);
-    }
-  });
-  std::ranges::sort(sends);
-  for (const std::uint64_t sequence : sends) SendAnnounced(job, job.pairs().at(sequence));
 }
 
 void Flow::Begin(Job& job, Operation& operation, TimeNs now) {
@@ -163,6 +124,7 @@ void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
   const bool moves = in_messages ? MessageBlocksCount(job, operation.spec, 0) != 0
                                  : operation.spec.count != 0 || crosses;
   if (!moves) return End(job, operation, now);
+  if (operation.comes && ReceiveData(job, operation, now)) return;
   if (in_messages) return blocks_.Begin(job, operation, now);
   const std::uint64_t block_bytes = job.nodes() == nullptr ? 0 : job.nodes()->block_bytes;
   const std::uint64_t blocks =
@@ -178,6 +140,19 @@ void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
         now);
   }
   blocks_.Begin(job, operation, now);
+}
+
+// What came with the announcement. Its receiver has said how many elements it expects, and was
+// compared with its sender.
+bool Flow::ReceiveData(Job& job, Operation& operation, TimeNs now) {
+  Pair& pair = job.pairs().at(operation.spec.sequence);
+  if (pair.data_size == 0) return false;
+  HR_CHECK(pair.data.size() == operation.spec.Bytes(), pair.data.size(), operation.spec.Bytes());
+  std::ranges::copy(pair.data, job.memory(operation.spec.sequence, operation.spec.target));
+  SendReceived(job, pair);
+  pair.other_knows = true;
+  End(job, operation, now);
+  return true;
 }
 
 void Flow::BeginHeldBack(Job& job, TimeNs now) {
@@ -320,6 +295,7 @@ void Flow::ClosePair(Job& job, Pair& pair) {
   const bool is_known_there =
       pair.away == Away::kGoes || (pair.away == Away::kComes && !pair.withdrawn);
   if (!pair.waits() || is_known_there || has_no_news) return job.pairs().Free(pair);
+  job.pairs().DropData(pair);
   operation.state = Operation::State::kTombstone;
 }
 
@@ -441,6 +417,13 @@ void Flow::FailJob(Job& job, Failure failure, Found found, TimeNs now) {
   FailGradientsAlone(job, *job.failure, now);
 }
 
+void Flow::LinksFailed(Job& job, Failure failure, TimeNs now) {
+  if (job.failed || job.links_failure) return;
+  job.links_failure = std::move(failure);
+  job.links_failed_ns = now;
+  AddDeadline(now + kBetterCauseWait);
+}
+
 void Flow::FailOpen(Job& job, Which which, std::uint32_t rank, const Failure& failure, TimeNs now) {
   job.ForEachOpen([&](Operation& operation) {
     if (which == Which::kNotPostedBy && !NeedsPostOf(job, operation, rank)) return;
@@ -526,6 +509,13 @@ void Flow::Expire(Jobs& jobs, TimeNs now) {
   if (now < next_deadline_) return;
   next_deadline_ = kNever;
   for (const std::unique_ptr<Job>& job : jobs) {
+    if (job->links_failure && !job->failed) {
+      if (now >= job->links_failed_ns + kBetterCauseWait) {
+        FailJob(*job, *job->links_failure, Found::kHere, now);
+      } else {
+        AddDeadline(job->links_failed_ns + kBetterCauseWait);
+      }
+    }
     if (job->steering.frozen_since_ns != 0) continue;
     job->ForEachOpen([&](Operation& operation) {
       if (operation.failure && (job->failed || !IsAway(*job, operation))) return;

@@ -105,6 +105,8 @@ class Flow {
   // stays. A failure that was found here is sent to peers, which send it to the other nodes.
   enum class Found : std::uint8_t { kHere, kElsewhere };
   void FailJob(Job& job, Failure failure, Found found, TimeNs now);
+  // Nothing comes from other nodes any more; unless the job has failed by then, this soon fails it.
+  void LinksFailed(Job& job, Failure failure, TimeNs now);
   // Ends the sends and receives that cannot end well without a post of a rank that has left.
   void FailPairsOf(Job& job, std::uint32_t rank, const Failure& failure, TimeNs now);
   // Ends the job's open operations for which `which` holds.
@@ -151,8 +153,8 @@ class Flow {
     return pair.MayBegin() && (pair.away == Away::kGoes || !job.steering.paused());
   }
   void MakeReady(Job& job, Operation& operation, TimeNs now);
-  // Announces the sends that were posted before the job had formed to their receivers' nodes.
-  static void AnnounceSends(Job& job);
+  // Whether the pair's message came with its announcement: then it is received, and has ended.
+  bool ReceiveData(Job& job, Operation& operation, TimeNs now);
   void ShowGathering(Job& job, Operation& operation);
   void ShowWaitingPair(Job& job, Operation& operation);
   // Whether the operation cannot end well without a post of that rank.

@@ -2,22 +2,70 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "service/dispatch/blocks/cut.h"
 #include "service/dispatch/job/pair_notices.h"
 
 namespace headrace::service {
 
-void RemotePairs::Handle(Job& job, const SendNotices& message, TimeNs now) {
-  // Peers sends no notices before the job has formed, nor of nodes that it does not have.
+void RemotePairs::Handle(Job& job, SendNotices message, TimeNs now) {
+  if (message.failure) {
+    return flow_.LinksFailed(job, {message.failure->code(), message.failure->text()}, now);
+  }
+  if (!job.formed()) return KeepEarly(job, std::move(message), now);
+  // Of nodes that have ranks, and of jobs of several.
   if (job.nodes() == nullptr || message.node >= job.nodes()->data_nodes_count()) return;
-  for (const SendNotice& notice : message.notices) {
+  for (SendNotice& notice : message.notices) {
     // What failed the job is sent to all nodes.
     if (job.failed) return;
     Handle(job, message.node, notice, now);
   }
 }
 
-void RemotePairs::Handle(Job& job, std::uint32_t node, const SendNotice& notice, TimeNs now) {
+// The leader has let another node begin before this one: at most what its ranks may have open.
+void RemotePairs::KeepEarly(Job& job, SendNotices message, TimeNs now) {
+  if (job.failed) return;
+  Pairs& pairs = job.pairs();
+  bool fits = message.node < transport::kNodesMax;
+  for (const SendNotice& notice : message.notices) {
+    if (!fits) break;
+    pairs.data_coming[message.node] += notice.data.size();
+    fits = ++pairs.early_count <= job.world_size() * (kOperationsMax + 1) &&
+           pairs.data_coming[message.node] <= kSendDataOpenMax;
+  }
+  pairs.early.push_back(std::move(message));
+  if (fits) return;
+  pairs.early.clear();
+  flow_.FailJob(job,
+                {Code::kCorrupt,
+                 "another node sent more notices of sends than its ranks may have "
+                 "open: install the same release on all nodes"},
+                Flow::Found::kHere, now);
+}
+
+void RemotePairs::HandleEarly(Job& job, TimeNs now) {
+  Pairs& pairs = job.pairs();
+  pairs.early_count = 0;
+  pairs.data_coming = {};
+  for (SendNotices& message : std::exchange(pairs.early, {})) {
+    Handle(job, std::move(message), now);
+  }
+}
+
+// Each side's rank is of the node that speaks, or of this one.
+bool RemotePairs::AreWhereItSays(const Job& job, std::uint32_t node, const SendNotice& notice) {
+  const std::uint32_t theirs = notice.FromSender() ? notice.source : notice.target;
+  const std::uint32_t ours = notice.FromSender() ? notice.target : notice.source;
+  const bool is_theirs = theirs < job.world_size() && NodeOf(*job.nodes(), theirs) == node;
+  return is_theirs &&
+         (notice.kind == SendNoticeKind::kLeft || (ours < job.world_size() && job.IsHere(ours)));
+}
+
+void RemotePairs::Handle(Job& job, std::uint32_t node, SendNotice& notice, TimeNs now) {
+  if (node == job.nodes()->self || !AreWhereItSays(job, node, notice)) {
+    return OnProtocolError(job, node, "reported a send between ranks that are elsewhere", now);
+  }
   job.Changed();
   switch (notice.kind) {
     case SendNoticeKind::kAnnounced:
@@ -30,6 +78,10 @@ void RemotePairs::Handle(Job& job, std::uint32_t node, const SendNotice& notice,
       return OnWithdrawn(job, node, notice, now);
     case SendNoticeKind::kRefused:
       return OnRefused(job, node, notice, now);
+    case SendNoticeKind::kReceived:
+      return OnReceived(job, node, notice, now);
+    case SendNoticeKind::kLeft:
+      return OnLeft(job, notice, now);
   }
 }
 
@@ -49,7 +101,10 @@ SendNotices RemotePairs::Refusals(const SendNotices& message) {
   return refusals;
 }
 
-void RemotePairs::OnAnnounced(Job& job, std::uint32_t node, const SendNotice& notice, TimeNs now) {
+void RemotePairs::OnAnnounced(Job& job, std::uint32_t node, SendNotice& notice, TimeNs now) {
+  if (job.pairs().data_coming[node] + notice.data.size() > kSendDataOpenMax) {
+    return OnProtocolError(job, node, "sent more bytes with announcements than it may", now);
+  }
   if (job.pairs().FindNamed(node, notice.send) != nullptr) {
     return OnProtocolError(job, node, "announced a send twice", now);
   }
@@ -59,6 +114,10 @@ void RemotePairs::OnAnnounced(Job& job, std::uint32_t node, const SendNotice& no
   if (notice.code != Code::kOk) {
     pair->withdrawn = pair->other_knows = true;
     return flow_.Fail(job, operation, {notice.code, notice.cause}, now);
+  }
+  if (!notice.data.empty()) {
+    job.pairs().HoldData(*pair, notice.data.size());
+    pair->data = std::move(notice.data);
   }
   if (pair->waits()) return flow_.Begin(job, operation, now);
   OperationSpec spec = operation.spec;
@@ -173,6 +232,25 @@ void RemotePairs::OnRefused(Job& job, std::uint32_t node, const SendNotice& noti
   if (pair == nullptr) return;
   pair->other_knows = true;
   flow_.FailAlone(job, pair->operation, {notice.code, notice.cause}, now);
+}
+
+void RemotePairs::OnReceived(Job& job, std::uint32_t node, const SendNotice& notice, TimeNs now) {
+  Pair* const pair = FindSend(job, node, notice);
+  if (pair == nullptr) return;
+  if (pair->data_size == 0 || !pair->waits()) {
+    return OnProtocolError(job, node, "received a send that it was not sent", now);
+  }
+  pair->other_knows = true;
+  job.pairs().Match(*pair, notice.source);
+  flow_.End(job, pair->operation, now);
+}
+
+// Its last sends came before this.
+void RemotePairs::OnLeft(Job& job, const SendNotice& notice, TimeNs now) {
+  job.left_elsewhere |= Bit(notice.source);
+  const std::string& node = job.nodes()->nodes[NodeOf(*job.nodes(), notice.source)].name;
+  flow_.FailPairsOf(job, notice.source,
+                    {notice.code, fmt::format("{} on node {}", notice.cause, node)}, now);
 }
 
 void RemotePairs::OnProtocolError(Job& job, std::uint32_t node, const std::string& what,

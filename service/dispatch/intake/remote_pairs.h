@@ -1,7 +1,7 @@
 // What other nodes say of sends between their ranks and this node's (session/send_notices.h).
 //
-// Peers has checked each notice by itself, and that its ranks are where it says. What makes no
-// sense here ends the job, kCorrupt; what is about a send that has ended meanwhile is ignored.
+// The lane has checked each notice by itself. What makes no sense here ends the job, kCorrupt; what
+// is about a send that has ended meanwhile is ignored.
 //
 // Owned and called by dispatch, on its thread.
 #pragma once
@@ -17,13 +17,15 @@ class RemotePairs {
   // Both outlive it.
   RemotePairs(Flow& flow, const Intake& intake) : flow_(flow), intake_(intake) {}
 
-  void Handle(Job& job, const SendNotices& message, TimeNs now);
+  void Handle(Job& job, SendNotices message, TimeNs now);
+  // The job has formed: what came early.
+  void HandleEarly(Job& job, TimeNs now);
   // The answer to notices about a job that is over here: every rank of this node has left it.
   static SendNotices Refusals(const SendNotices& message);
 
  private:
-  void Handle(Job& job, std::uint32_t node, const SendNotice& notice, TimeNs now);
-  void OnAnnounced(Job& job, std::uint32_t node, const SendNotice& notice, TimeNs now);
+  void Handle(Job& job, std::uint32_t node, SendNotice& notice, TimeNs now);
+  void OnAnnounced(Job& job, std::uint32_t node, SendNotice& notice, TimeNs now);
   // The pair of an announced send: the receive that waits for it, or a new one. Nothing when it was
   // refused.
   Pair* FindOrOpen(Job& job, std::uint32_t node, const SendNotice& notice, TimeNs now);
@@ -32,6 +34,11 @@ class RemotePairs {
   void OnMayGo(Job& job, std::uint32_t node, const SendNotice& notice, TimeNs now);
   void OnWithdrawn(Job& job, std::uint32_t node, const SendNotice& notice, TimeNs now);
   void OnRefused(Job& job, std::uint32_t node, const SendNotice& notice, TimeNs now);
+  void OnReceived(Job& job, std::uint32_t node, const SendNotice& notice, TimeNs now);
+  void OnLeft(Job& job, const SendNotice& notice, TimeNs now);
+  // Keeps what came before this node knew that the job had formed.
+  void KeepEarly(Job& job, SendNotices message, TimeNs now);
+  static bool AreWhereItSays(const Job& job, std::uint32_t node, const SendNotice& notice);
   // The send of this node that the notice is about; null when it has ended.
   static Pair* FindSend(Job& job, std::uint32_t node, const SendNotice& notice);
   void OnProtocolError(Job& job, std::uint32_t node, const std::string& what, TimeNs now);

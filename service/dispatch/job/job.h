@@ -279,7 +279,10 @@ class Job {
   // A rank on another node left after this operation: later ones cannot be carried out.
   std::uint64_t last_possible = ipc::kSequenceMax;
   std::string left_cause;
-  RankMask left_elsewhere = 0;  // ranks on other nodes that have left
+  RankMask left_elsewhere = 0;  // ranks on other nodes that have left, and sent their last
+  // The links to other nodes have failed, and when.
+  std::optional<Failure> links_failure;
+  TimeNs links_failed_ns = 0;
   // The same for gradients: no later iteration is possible.
   std::uint64_t last_iteration = UINT64_MAX;
   // What people have asked for, as far as it is in force: see steering_notes.h.

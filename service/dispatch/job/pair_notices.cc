@@ -1,5 +1,10 @@
 #include "service/dispatch/job/pair_notices.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
 #include "ipc/base/check.h"
 
 namespace headrace::service {
@@ -21,6 +26,16 @@ void Push(Job& job, const Pair& pair, SendNotice notice) {
   job.pairs().notices.push_back({pair.node, std::move(notice)});
 }
 
+// Whether the message travels with its announcement. Past the lanes' queue, so it is short, and
+// nobody has asked to hold the job's bytes back.
+bool TravelsAtOnce(const Job& job, const Pair& pair) {
+  const OperationSpec& spec = pair.operation.spec;
+  const std::uint64_t bytes = spec.Bytes();
+  return !spec.OnGpu() && !pair.operation.posts.Awaits(spec.source) && bytes > 0 &&
+         bytes <= kSendDataMax && job.pairs().data_going[pair.node] + bytes <= kSendDataOpenMax &&
+         job.share.limit_bytes_per_s == 0 && !job.steering.paused();
+}
+
 }  // namespace
 
 void SendAnnounced(Job& job, Pair& pair, const std::optional<Failure>& failure) {
@@ -40,8 +55,45 @@ void SendAnnounced(Job& job, Pair& pair, const std::optional<Failure>& failure) 
     notice.code = failure->code;
     notice.cause = failure->text;
     pair.other_knows = true;
+  } else if (TravelsAtOnce(job, pair)) {
+    const std::byte* const memory = job.memory(spec.sequence, spec.source);
+    notice.data.assign(memory, memory + spec.Bytes());
+    job.pairs().HoldData(pair, notice.data.size());
   }
   Push(job, pair, std::move(notice));
+}
+
+void SendWhatWasBefore(Job& job) {
+  std::vector<std::uint64_t> sends;
+  job.ForEachOpen([&](const Operation& operation) {
+    const OperationSpec& spec = operation.spec;
+    if (operation.paired() && spec.kind == ipc::kSend && !job.IsHere(spec.target)) {
+      sends.push_back(spec.sequence);
+    }
+  });
+  std::ranges::sort(sends);
+  for (const std::uint64_t sequence : sends) SendAnnounced(job, job.pairs().at(sequence));
+  for (const std::uint32_t rank : job.local()) {
+    if (!job.member(rank).gone) continue;
+    SendLeft(job, rank,
+             {Code::kPeerLost, fmt::format("{} left the job after {}", job.DescribeRank(rank),
+                                           job.DescribeProgress(rank))});
+  }
+}
+
+void SendReceived(Job& job, const Pair& pair) {
+  Push(job, pair, NoticeOf(SendNoticeKind::kReceived, pair));
+}
+
+void SendLeft(Job& job, std::uint32_t rank, const Failure& failure) {
+  for (std::uint32_t node = 0; node < job.nodes()->data_nodes_count(); ++node) {
+    if (node == job.nodes()->self) continue;
+    job.pairs().notices.push_back({node,
+                                   {.kind = SendNoticeKind::kLeft,
+                                    .source = rank,
+                                    .code = failure.code,
+                                    .cause = failure.text}});
+  }
 }
 
 void SendReady(Job& job, const Pair& pair) {

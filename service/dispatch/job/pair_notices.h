@@ -13,6 +13,12 @@ namespace headrace::service {
 // A send of this node to a rank of another one is posted, and its job has formed; or had ended with
 // that failure before.
 void SendAnnounced(Job& job, Pair& pair, const std::optional<Failure>& failure = std::nullopt);
+// The job has formed: the sends that were posted before, and the ranks that have left.
+void SendWhatWasBefore(Job& job);
+// What was announced with it is where it belongs.
+void SendReceived(Job& job, const Pair& pair);
+// A rank of this node has left the job, to all others: after its last sends.
+void SendLeft(Job& job, std::uint32_t rank, const Failure& failure);
 // Its memory is ready, which it was not when it was announced.
 void SendReady(Job& job, const Pair& pair);
 // All parts of that block of a pair that comes are on their lanes.

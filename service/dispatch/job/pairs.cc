@@ -49,6 +49,7 @@ Pair& Pairs::Open(Collective kind, const PairSides& sides, std::uint32_t rank) {
   opened.send = 0;
   opened.blocks_released = 0;
   opened.standing_ahead = 0;
+  HR_CHECK(opened.data_size == 0 && opened.data.empty(), opened.data_size);
   opened.operation.state = Operation::State::kGathering;
   opened.operation.first_rank = rank;
   OperationSpec& spec = opened.operation.spec;
@@ -83,7 +84,22 @@ Pair* Pairs::FindNamed(std::uint32_t node, std::uint64_t send) {
   return found == named_.end() ? nullptr : &*found;
 }
 
+void Pairs::HoldData(Pair& pair, std::size_t size) {
+  HR_CHECK(pair.away != Away::kNo && pair.data_size == 0, pair.operation.spec.sequence);
+  pair.data_size = size;
+  (pair.away == Away::kGoes ? data_going : data_coming)[pair.node] += size;
+}
+
+void Pairs::DropData(Pair& pair) {
+  if (pair.data_size == 0) return;
+  std::size_t& held = (pair.away == Away::kGoes ? data_going : data_coming)[pair.node];
+  HR_CHECK(held >= pair.data_size, held, pair.data_size);
+  held -= std::exchange(pair.data_size, 0);
+  pair.data = {};
+}
+
 void Pairs::Free(Pair& pair) {
+  DropData(pair);
   HR_CHECK(pair.operation.state != Operation::State::kFree, pair.operation.spec.sequence);
   if (pair.away == Away::kComes) named_.erase(named_.iterator_to(pair));
   if (pair.waits()) waiting_.erase(waiting_.iterator_to(pair));

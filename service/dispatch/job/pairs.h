@@ -13,6 +13,9 @@
 // on their node, and the pair here is the send alone, until it may go; their sends are announced,
 // and open a pair here that nobody of this node has posted, or complete one.
 //
+// A short message travels with its announcement, and is copied to the receiver's memory when a
+// receive takes it; the send ends when the receiver's node says so.
+//
 // A rank has at most kOperationsMax pairs that it opened, tombstones included. Memory for more of
 // them is allocated when so many are open for the first time, and kept.
 //
@@ -29,6 +32,7 @@
 #include "ipc/base/clock.h"
 #include "service/dispatch/job/operation.h"
 #include "service/session/send_notices.h"
+#include "transport/network.h"
 #include "transport/transport.h"
 
 namespace headrace::service {
@@ -57,6 +61,10 @@ struct Pair : boost::intrusive::set_base_hook<>, NameHook {
   std::uint32_t blocks_released = 0;  // that may go, by notices sent to that node
   std::uint64_t standing_ahead =
       0;  // of those after, bit i for `blocks_released` + i: on their lanes
+  // Bytes that travel with the announcement; and, of one that comes, the bytes until they are where
+  // they belong.
+  std::size_t data_size = 0;
+  std::vector<std::byte> data;
 
   // Whether it waits for its other side, as what was posted or as a tombstone.
   bool waits() const { return boost::intrusive::set_base_hook<>::is_linked(); }
@@ -89,6 +97,9 @@ class Pairs {
   // From now on it is known by the name that the send has on its node, which no other pair has.
   void Name(Pair& pair, std::uint32_t node, std::uint64_t send);
   Pair* FindNamed(std::uint32_t node, std::uint64_t send);
+  // The bytes of its message travel with its announcement from now on; not any more.
+  void HoldData(Pair& pair, std::size_t size);
+  void DropData(Pair& pair);
   // It has ended, and gives its place back.
   void Free(Pair& pair);
 
@@ -108,6 +119,13 @@ class Pairs {
     SendNotice notice;
   };
   std::vector<Notice> notices;
+  // What other nodes sent before this one knew that the job had formed.
+  std::vector<SendNotices> early;
+  std::size_t early_count = 0;  // notices
+  // Bytes of messages that travel with their announcements, by the other node: of sends to it that
+  // have not ended, and of sends of it that were not received.
+  std::array<std::size_t, transport::kNodesMax> data_going{};
+  std::array<std::size_t, transport::kNodesMax> data_coming{};
   // Blocks of pairs that are under way, of those that come apart, and when one began last.
   std::size_t blocks_open = 0;
   std::size_t blocks_coming = 0;

@@ -200,6 +200,11 @@ void Lanes::SendShare(Job& job) {
   shares_unsent_ |= job.share_unsent;
 }
 
+void Lanes::Notify(SendNotices notices) {
+  HR_CHECK(first_rail_ < lanes_.size(), notices.job.value);
+  lanes_[first_rail_].out.Send(std::move(notices));
+}
+
 std::uint64_t Lanes::Probe(RequestToken token) {
   std::uint64_t full = 0;
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {

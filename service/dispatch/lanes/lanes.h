@@ -90,6 +90,13 @@ class Lanes {
   // The job's share, for the lanes between nodes.
   void SendShare(Job& job);
 
+  // Notices to another node, by the first lane between nodes: all of a job's go the same way, in
+  // their order. While some wait for its inbox, whoever has more keeps them.
+  bool MayNotify() const {
+    return count() == first_rail_ || lanes_[first_rail_].out.waiting() == 0;
+  }
+  void Notify(SendNotices notices);
+
   // A round trip through every lane; each answers but those whose inbox is full: bit i of the
   // result stands for lane i.
   std::uint64_t Probe(RequestToken token);

@@ -1,5 +1,4 @@
-// Sends and receives between nodes: two services driven by hand, and the notices between them
-// carried by the test in the place of peers.
+// Sends and receives between nodes: services driven by hand, over a simulated network.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "service/session/send_notices.h"
-#include "tests/support/hand_driven_cluster.h"
 #include "tests/unit/service/dispatch/expect.h"
+#include "tests/unit/service/dispatch/remote_world.h"
 
 namespace headrace::support {
 namespace {
@@ -20,93 +18,11 @@ using service::SendNoticeKind;
 using service::SendNotices;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using Ranks = std::vector<std::vector<std::uint32_t>>;
-
-constexpr std::uint64_t kLong = 1200;  // elements, in several blocks of 1 KiB
-
-struct World {
-  explicit World(Ranks ranks_of_nodes = {{0, 1}, {2, 3}}, ClusterSpec spec = {}, bool form = true)
-      : ranks(std::move(ranks_of_nodes)), cluster(With(spec, ranks.size())) {
-    for (const auto& node : ranks) job.world_size += static_cast<std::uint32_t>(node.size());
-    clients.resize(job.world_size);
-    for (std::size_t node = 0; node < ranks.size(); ++node) {
-      for (const std::uint32_t rank : ranks[node]) {
-        clients[rank] = &cluster.node(node).Attach(job, rank);
-        Fill(*clients[rank], 1000.0F * static_cast<float>(rank));
-      }
-    }
-    if (form) cluster.Form(job, ranks);
-    Advance(kMillisecond);
-  }
-  static ClusterSpec With(ClusterSpec spec, std::size_t nodes_count) {
-    spec.nodes_count = static_cast<std::uint32_t>(nodes_count);
-    return spec;
-  }
-
-  ClientEnd& operator[](std::size_t rank) { return *clients[rank]; }
-  std::size_t NodeOf(std::uint32_t rank) const {
-    for (std::size_t node = 0; node < ranks.size(); ++node) {
-      if (std::ranges::find(ranks[node], rank) != ranks[node].end()) return node;
-    }
-    return 0;
-  }
-  std::uint64_t Post(std::uint32_t rank, ipc::Record record, std::uint64_t at = 0) {
-    record.offset = at * sizeof(float);
-    return clients[rank]->Post(record);
-  }
-  // Lets everything happen, and carries notices until there are none.
-  void Advance(TimeNs time_ns = 10 * kMillisecond) {
-    do {
-      cluster.Advance(time_ns);
-    } while (Relay());
-  }
-  // As peers: each node's notices to the nodes that they are for. Returns whether there were any.
-  bool Relay() {
-    bool any = false;
-    for (std::size_t from = 0; from < ranks.size(); ++from) {
-      while (auto message = cluster.node(from).peers().Take<SendNotices>()) {
-        any = true;
-        for (const SendNotice& each : message->notices) {
-          EXPECT_TRUE(CheckNotice(each).ok()) << static_cast<int>(each.kind);
-          told.push_back(each);
-        }
-        const std::uint32_t to = std::exchange(message->node, static_cast<std::uint32_t>(from));
-        if (lose) continue;
-        cluster.node(to).Send(std::move(*message));
-      }
-    }
-    return any;
-  }
-  std::vector<SendNoticeKind> Told() {
-    std::vector<SendNoticeKind> kinds;
-    for (const SendNotice& each : told) kinds.push_back(each.kind);
-    told.clear();
-    return kinds;
-  }
-  float Element(std::uint32_t rank, std::size_t at) { return clients[rank]->Elements<float>()[at]; }
-  std::uint64_t Open(std::size_t node) {
-    return cluster.node(node).JobRow(job.id)->operations_open;
-  }
-  // Nothing is left of what was: no queue row, no block, no stage.
-  void ExpectNothingLeft() {
-    for (std::size_t node = 0; node < ranks.size(); ++node) {
-      EXPECT_EQ(Open(node), 0U) << "node " << node;
-      EXPECT_EQ(cluster.node(node).LaneRow(1).in_flight_stages, 0U) << "node " << node;
-    }
-  }
-
-  Ranks ranks;
-  JobSpec job{.world_size = 0, .rendezvous = "a:7733"};
-  HandDrivenCluster cluster;
-  std::vector<ClientEnd*> clients;  // by rank
-  std::vector<SendNotice> told;
-  bool lose = false;
-};
 
 TEST(RemotePairs, CopyFromTheSenderToTheReceiverWhoeverComesFirst) {
   for (const bool send_first : {true, false}) {
-    for (const std::uint64_t count : {0UL, 1UL, 100UL, kLong}) {
-      World world;
+    for (const std::uint64_t count : {0UL, 1UL, 100UL, RemoteWorld::kLong}) {
+      RemoteWorld world;
       if (send_first) world.Post(0, SendTo(3, count, 7), 5);
       if (send_first) world.Advance();
       if (send_first) ExpectOpen(world[0], 1);
@@ -127,17 +43,17 @@ TEST(RemotePairs, CopyFromTheSenderToTheReceiverWhoeverComesFirst) {
   }
 }
 
-TEST(RemotePairs, MoveNothingBeforeTheyAreMatched) {
-  World world;
-  world.Post(0, SendTo(3, kLong, 7));
+TEST(RemotePairs, MoveNothingThatIsLongBeforeTheyAreMatched) {
+  RemoteWorld world;
+  world.Post(0, SendTo(3, RemoteWorld::kLong, 7));
   world.Advance();
   EXPECT_THAT(world.Told(), ElementsAre(SendNoticeKind::kAnnounced));
-  EXPECT_EQ(world.cluster.exchange(0).counters().messages_sent, 0U);
+  EXPECT_LT(world.cluster.exchange(0).counters().bytes_sent, RemoteWorld::kLong);
   EXPECT_EQ(world.Open(1), 1U);
 }
 
 TEST(RemotePairs, KeepTheOrderOfEachTripleAndNoOther) {
-  World world;
+  RemoteWorld world;
   world.Post(0, SendTo(2, 1, 7), 10);
   world.Post(0, SendTo(2, 1, 7), 11);
   world.Post(0, SendTo(2, 1, 8), 12);
@@ -158,7 +74,7 @@ TEST(RemotePairs, KeepTheOrderOfEachTripleAndNoOther) {
 }
 
 TEST(RemotePairs, ReceiveFromAnyRankOfAnyNode) {
-  World world;
+  RemoteWorld world;
   world.Post(2, ReceiveFrom(ipc::kAnyRank, 1, 7), 0);
   world.Post(2, ReceiveFrom(ipc::kAnyRank, 1, 7), 1);
   world.Advance();
@@ -173,7 +89,7 @@ TEST(RemotePairs, ReceiveFromAnyRankOfAnyNode) {
 }
 
 TEST(RemotePairs, ThatWerePostedBeforeTheNodesMetAreMatchedThen) {
-  World world({{0, 1}, {2, 3}}, {}, false);
+  RemoteWorld world({{0, 1}, {2, 3}}, {}, false);
   world.Post(0, SendTo(2, 4, 7), 1);
   world.Post(0, SendTo(2, 4, 7), 2);
   world.Post(2, ReceiveFrom(0, 4, 7), 100);
@@ -188,7 +104,7 @@ TEST(RemotePairs, ThatWerePostedBeforeTheNodesMetAreMatchedThen) {
 
 // Two nodes full of receives, with credit for one block: sends have credit of their own.
 TEST(RemotePairs, NeverWaitForEachOthersReceives) {
-  World world(Ranks{{0}, {1}}, {.credit_bytes = 1024});
+  RemoteWorld world(RemoteWorld::Ranks{{0}, {1}}, {.credit_bytes = 1024});
   for (std::uint64_t i = 0; i < 40; ++i) {
     world.Post(0, ReceiveFrom(1, 50, i), 2000 + 50 * i);
     world.Post(1, ReceiveFrom(0, 50, i), 2000 + 50 * i);
@@ -207,7 +123,7 @@ TEST(RemotePairs, NeverWaitForEachOthersReceives) {
 
 TEST(RemotePairs, ThatDifferInCountOrTypeEndOnBothSides) {
   for (const bool send_first : {true, false}) {
-    World world;
+    RemoteWorld world;
     if (send_first) world.Post(0, SendTo(2, 4, 3));
     world.Advance();
     world.Post(2, ReceiveFrom(0, 5, 3));
@@ -226,7 +142,7 @@ TEST(RemotePairs, ThatDifferInCountOrTypeEndOnBothSides) {
 }
 
 TEST(RemotePairs, AReceiveThatTimesOutLeavesTheMessageToTheNext) {
-  World world;
+  RemoteWorld world;
   ipc::Record receive = ReceiveFrom(0, 4, 3);
   receive.timeout_ms = 50;
   world.Post(2, receive, 100);
@@ -244,7 +160,7 @@ TEST(RemotePairs, AReceiveThatTimesOutLeavesTheMessageToTheNext) {
 }
 
 TEST(RemotePairs, ASendThatTimesOutFailsItsReceiveAndNoOther) {
-  World world;
+  RemoteWorld world;
   ipc::Record send = SendTo(2, 4, 3);
   send.timeout_ms = 50;
   world.Post(0, send, 7);
@@ -262,7 +178,7 @@ TEST(RemotePairs, ASendThatTimesOutFailsItsReceiveAndNoOther) {
 }
 
 TEST(RemotePairs, ARecordThatCannotBeCarriedOutFailsItsOtherSide) {
-  World world;
+  RemoteWorld world;
   ipc::Record bad = SendTo(2, 4, 3);
   bad.parts = 1;
   world.Post(0, bad);
@@ -287,22 +203,21 @@ TEST(RemotePairs, EndOnBothSidesWhenOneTimesOutAtAnyMoment) {
   for (const std::uint32_t who : {0U, 2U}) {
     std::size_t failed = 0;
     for (TimeNs steps = 0; steps < 60; ++steps) {
-      World world({{0, 1}, {2, 3}}, {.network = {.ns_per_byte = 500}});
-      ipc::Record send = SendTo(2, kLong, 3);
-      ipc::Record receive = ReceiveFrom(0, kLong, 3);
+      RemoteWorld world({{0, 1}, {2, 3}}, {.network = {.ns_per_byte = 500}});
+      ipc::Record send = SendTo(2, RemoteWorld::kLong, 3);
+      ipc::Record receive = ReceiveFrom(0, RemoteWorld::kLong, 3);
       (who == 0 ? send : receive).timeout_ms = 1;
       world.Post(2, receive, 2000);
       world.Post(0, send);
       for (TimeNs i = 0; i < steps; ++i) {
         world.cluster.Advance(50 * kMicrosecond);
-        world.Relay();
       }
       world.Advance(20 * kMillisecond);
       world.Advance(20 * kMillisecond);
       // A receive that times out before it is matched leaves the message to the next.
       if (world.Open(0) > 0) {
         ASSERT_TRUE(who == 2 && world.Open(1) == 1) << "at step " << steps;
-        world.Post(2, ReceiveFrom(0, kLong, 3), 4000);
+        world.Post(2, ReceiveFrom(0, RemoteWorld::kLong, 3), 4000);
         world.Advance(20 * kMillisecond);
       }
       ASSERT_TRUE(world[0].HasEnded(1)) << "rank " << who << " at step " << steps;
@@ -323,37 +238,8 @@ TEST(RemotePairs, EndOnBothSidesWhenOneTimesOutAtAnyMoment) {
   }
 }
 
-TEST(RemotePairs, ARankThatLeavesEndsWhatWaitsForItOnTheOtherNode) {
-  World world;
-  world.Post(0, SendTo(2, 4, 3));       // nobody will receive it
-  world.Post(1, ReceiveFrom(2, 4, 3));  // nor send this
-  world.Advance();
-  world.cluster.node(1).Close(world[2], true, "left the job");
-  world.Advance();
-  ExpectFailed(world[0], 1, Code::kPeerLost, {"rank 2 (pid", "left"});
-  ASSERT_FALSE(world.cluster.node(1).peers().Of<service::RankLeft>().empty());
-  world.cluster.node(0).Send(
-      service::RankLeft{world.job.id, 2, 0, 0, "rank 2 (pid 9) on node b left the job"});
-  world.Advance();
-  ExpectFailed(world[1], 1, Code::kPeerLost, {"rank 2 (pid 9) on node b left the job"});
-  world.Post(0, SendTo(2, 4, 3));
-  world.Advance();
-  ExpectFailed(world[0], 2, Code::kPeerLost, {"left the job"});
-  world.ExpectNothingLeft();
-}
-
-TEST(RemotePairs, ASendToANodeThatAllRanksHaveLeftIsRefused) {
-  World world(Ranks{{0}, {1}});
-  world.cluster.node(1).Close(world[1], true, "left the job");
-  world.Advance();
-  EXPECT_FALSE(world.cluster.node(1).JobRow(world.job.id).has_value());
-  world.Post(0, SendTo(1, 4, 3));
-  world.Advance();
-  ExpectFailed(world[0], 1, Code::kPeerLost, {"rank 1 has left the job"});
-}
-
 TEST(RemotePairs, PausedOnesGoOnWhenTheJobDoes) {
-  World world;
+  RemoteWorld world;
   const auto steer = [&](SteeringKind kind) {
     for (std::size_t node = 0; node < 2; ++node) {
       world.cluster.node(node).Send(service::SteerJob{world.job.id, {.kind = kind}});
@@ -375,7 +261,7 @@ TEST(RemotePairs, PausedOnesGoOnWhenTheJobDoes) {
 }
 
 TEST(RemotePairs, AreBoundedByRank) {
-  World world(Ranks{{0}, {1}});
+  RemoteWorld world(RemoteWorld::Ranks{{0}, {1}});
   for (std::uint64_t i = 0; i < ipc::kOperationsMax; ++i) {
     world.Post(0, SendTo(1, 1, 3), i);
     if (i % 100 == 0) world.Advance(kMillisecond);
@@ -390,7 +276,7 @@ TEST(RemotePairs, AreBoundedByRank) {
 }
 
 TEST(RemotePairs, AreShownWithTheNodeOfTheirOtherSide) {
-  World world;
+  RemoteWorld world;
   world.Post(0, SendTo(2, 4, 3));
   world.Advance();
   for (const std::size_t node : {0U, 1U}) {
@@ -406,7 +292,7 @@ TEST(RemotePairs, AreShownWithTheNodeOfTheirOtherSide) {
 
 // What no honest service says ends the job, or nothing.
 TEST(RemotePairs, WhatMakesNoSenseEndsTheJobByName) {
-  const auto told = [](World& world, SendNotice notice) {
+  const auto told = [](RemoteWorld& world, SendNotice notice) {
     world.cluster.node(0).Send(SendNotices{world.job.id, 1, {std::move(notice)}});
     world.Advance();
     return !world.cluster.node(0).peers().Of<service::JobFailed>().empty();
@@ -418,20 +304,43 @@ TEST(RemotePairs, WhatMakesNoSenseEndsTheJobByName) {
                              .tag = 1,
                              .count = 4,
                              .dtype = DType::kFloat32};
-  World twice;
+  RemoteWorld twice;
   EXPECT_FALSE(told(twice, announced));
   EXPECT_TRUE(told(twice, announced));
-  for (const SendNoticeKind kind : {SendNoticeKind::kReady, SendNoticeKind::kMayGo,
-                                    SendNoticeKind::kWithdrawn, SendNoticeKind::kRefused}) {
-    World world;
+  for (const SendNoticeKind kind :
+       {SendNoticeKind::kReady, SendNoticeKind::kMayGo, SendNoticeKind::kWithdrawn,
+        SendNoticeKind::kRefused, SendNoticeKind::kReceived}) {
+    RemoteWorld world;
     SendNotice stray = announced;
     stray.kind = kind;
     stray.code = Code::kTimeout;
     stray.blocks = 3;
+    if (!stray.FromSender()) std::swap(stray.source, stray.target);
     EXPECT_FALSE(told(world, stray)) << "of a send that is not known";
   }
-  World beyond;
-  beyond.lose = true;
+  RemoteWorld elsewhere;
+  SendNotice of_others = announced;
+  of_others.source = 1;
+  EXPECT_TRUE(told(elsewhere, of_others)) << "of a rank of node a";
+  RemoteWorld too_much;
+  SendNotice large = announced;
+  large.count = service::kSendDataMax / sizeof(float);
+  large.data.resize(service::kSendDataMax);
+  for (std::size_t i = 0; i < service::kSendDataOpenMax / service::kSendDataMax;
+       ++i, ++large.send) {
+    EXPECT_FALSE(told(too_much, large));
+  }
+  EXPECT_TRUE(told(too_much, large)) << "more than it may have on its way";
+  RemoteWorld unsent;
+  unsent.Lose();
+  unsent.Post(0, SendTo(2, RemoteWorld::kLong, 1));
+  unsent.Advance();
+  ASSERT_EQ(unsent.told.size(), 1U);
+  SendNotice received = unsent.told[0];
+  received.kind = SendNoticeKind::kReceived;
+  EXPECT_TRUE(told(unsent, received)) << "what it was not sent";
+  RemoteWorld beyond;
+  beyond.Lose();
   beyond.Post(0, SendTo(2, 4, 1));
   beyond.Advance();
   ASSERT_EQ(beyond.told.size(), 1U);
@@ -444,7 +353,7 @@ TEST(RemotePairs, WhatMakesNoSenseEndsTheJobByName) {
 
 // Operations that move in messages receive from other nodes, too, each by its own number.
 TEST(RemotePairs, AreNeverCalledAsAnOperationIs) {
-  World world(Ranks{{0}, {1}});
+  RemoteWorld world(RemoteWorld::Ranks{{0}, {1}});
   world.Post(0, SendTo(1, 4, 3));
   world.Advance();
   ASSERT_EQ(world.told.size(), 1U);
@@ -461,7 +370,7 @@ TEST(RemotePairs, BytesThatComeBeforeTheyMightEndTheJobByName) {
   constexpr std::uint64_t kElements = 24;  // of a block
   constexpr std::uint64_t kBlocks = 60;
   constexpr std::uint64_t kName = service::kSendNamesBegin + 77;
-  World world(Ranks{{0}, {1}}, {.rails_count = kRails}, false);
+  RemoteWorld world(RemoteWorld::Ranks{{0}, {1}}, {.rails_count = kRails}, false);
   world.cluster.Form(world.job, world.ranks, kElements * sizeof(float));
   world.Advance(kMillisecond);
   const SendNotice announced{.kind = SendNoticeKind::kAnnounced,
@@ -500,10 +409,10 @@ TEST(RemotePairs, BytesThatComeBeforeTheyMightEndTheJobByName) {
 
 // Its link works, and it takes nothing.
 TEST(RemotePairs, WhoDoesNotLetGoOfASendThatHasEndedEndsTheJobByName) {
-  World world(Ranks{{0}, {1}});
-  ipc::Record send = SendTo(1, kLong, 7);
+  RemoteWorld world(RemoteWorld::Ranks{{0}, {1}});
+  ipc::Record send = SendTo(1, RemoteWorld::kLong, 7);
   send.timeout_ms = 100;
-  world.lose = true;
+  world.Lose();
   world.Post(0, send);
   world.Advance();
   ASSERT_EQ(world.told.size(), 1U);

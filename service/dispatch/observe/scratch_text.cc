@@ -1,0 +1,46 @@
+#include "service/dispatch/observe/scratch_text.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+namespace headrace::service {
+namespace {
+
+std::string WhyThroughTheHost(const Job& job) {
+  const JobNodes& nodes = *job.nodes();
+  if (nodes.gpu_lanes == 0) return "gpu_network = staged";
+  if (nodes.servers_count != 0) return "servers, which have no GPUs, sum for this job";
+  return "what has no elements is a meeting only";
+}
+
+std::string DescribeGpuLanes(const JobNodes& nodes) {
+  return nodes.gpu_lanes == 1 ? "GPU 0" : fmt::format("GPUs 0 to {}", nodes.gpu_lanes - 1);
+}
+
+}  // namespace
+
+std::optional<Failure> DescribeScratch(const Job& job, const ScratchMade& message) {
+  const std::string room =
+      fmt::format("{} blocks of up to {} bytes at a time",
+                  message.memory->size() / message.place_bytes, message.place_bytes);
+  if (message.gpu == transport::kHost) {
+    return Failure{Code::kOk,
+                   fmt::format("GPU memory reaches other nodes through pinned host memory, {} ({})",
+                               room, WhyThroughTheHost(job))};
+  }
+  if (!message.instead.empty()) {
+    return Failure{
+        Code::kUnavailable,
+        fmt::format("the share of GPU {} reaches other nodes by NCCL from pinned host memory, {}, "
+                    "which is slower, because memory of the GPU could not be had: {}",
+                    message.gpu, room, message.instead)};
+  }
+  if (message.gpu != 0) return {};
+  return Failure{Code::kOk,
+                 fmt::format("GPU memory reaches other nodes by NCCL (gpu_network = nccl), from "
+                             "memory of {}, each with {}",
+                             DescribeGpuLanes(*job.nodes()), room)};
+}
+
+}  // namespace headrace::service

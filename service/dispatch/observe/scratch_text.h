@@ -1,0 +1,17 @@
+// What people read of the memory through which GPUs' blocks reach other nodes.
+//
+// Dispatch's thread.
+#pragma once
+
+#include <optional>
+
+#include "service/dispatch/job/job.h"
+#include "service/dispatch/messages.h"
+
+namespace headrace::service {
+
+// Of scratch that was made: one word about each thing that differs. Nothing of GPUs whose memory is
+// as wanted, for which GPU 0 speaks.
+std::optional<Failure> DescribeScratch(const Job& job, const ScratchMade& message);
+
+}  // namespace headrace::service
