@@ -14,7 +14,7 @@
 namespace headrace::ipc {
 
 inline constexpr std::uint64_t kBoardMagic = 0x3144524f42445248;  // "HRDBORD1"
-inline constexpr std::uint32_t kBoardVersion = 11;
+inline constexpr std::uint32_t kBoardVersion = 12;
 inline constexpr std::int64_t kTimeUnknown = -1;  // in rows whose field says that it may be
 
 inline constexpr std::size_t kJobRowsMax = 64;
@@ -137,6 +137,10 @@ struct JobRow {
   std::uint64_t receives_ended;               // likewise
   std::uint64_t sends_bytes;                  // of both, one that is both counts once
   std::uint64_t sends_waiting;                // and receives, for their other side
+  std::uint32_t world_before;                 // ranks before the last recovery; 0: there was none
+  std::uint32_t recoveries;                   // epochs that followed one that failed here
+  std::int64_t recovery_ns;   // the last: from the failure to the first operation that ended well
+  std::int64_t recovered_ns;  // sum of all
   char name[64];
   char failure[256];  // why state is kFailed, or what keeps its nodes from beginning
 };
@@ -468,7 +472,7 @@ struct BoardLayout {
   BoardSlot<PeerRow> peers[kPeerRowsMax];
   BoardSlot<UserRow> users[kUserRowsMax];
 };
-static_assert(sizeof(ServiceRow) == 368 && sizeof(CountersRow) == 248 && sizeof(JobRow) == 744);
+static_assert(sizeof(ServiceRow) == 368 && sizeof(CountersRow) == 248 && sizeof(JobRow) == 768);
 static_assert(sizeof(UserRow) == 88);
 static_assert(sizeof(GpuRow) == 128 && sizeof(LogRow) == 16 && sizeof(CertificateRow) == 296);
 static_assert(sizeof(RankRow) == 80 && sizeof(QueueRow) == 168 && sizeof(LaneRow) == 216);

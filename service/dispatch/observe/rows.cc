@@ -82,6 +82,11 @@ ipc::JobRow MakeJobRow(const Job& job) {
   row.receives_ended = sums.receives_ended;
   row.sends_bytes = sums.sends_bytes;
   row.sends_waiting = job.pairs().waiting();
+  const RecoveryRecord& recovery = job.record->recovery;
+  row.world_before = recovery.world_before;
+  row.recoveries = recovery.count;
+  row.recovery_ns = recovery.last_ns;
+  row.recovered_ns = recovery.sum_ns;
   row.paused = job.paused ? 1 : 0;
   row.draining = job.draining ? 1 : 0;
   row.blocks_ended = sums.blocks_ended;

@@ -204,11 +204,11 @@ TEST_F(Board, ReaderRefusesFilesThatAreShorterThanTheyClaim) {
 TEST_F(Board, ReaderRefusesAnotherMagicAndAnotherVersion) {
   Result<BoardFile> file = BoardFile::Create(path_, 0600);
   ASSERT_TRUE(file.ok());
-  file->layout().version = 12;
+  file->layout().version = 13;
   Result<BoardView> newer = BoardView::Open(path_);
   ASSERT_FALSE(newer.ok());
   EXPECT_EQ(newer.error().code(), Code::kVersionMismatch);
-  EXPECT_NE(newer.error().text().find("version 12"), std::string::npos);
+  EXPECT_NE(newer.error().text().find("version 13"), std::string::npos);
   EXPECT_NE(newer.error().text().find("reads version " + std::to_string(kBoardVersion) + " "),
             std::string::npos);
   EXPECT_NE(newer.error().text().find("update this program"), std::string::npos);
