@@ -142,6 +142,10 @@ struct JobRow {
   std::int64_t encode_ns;             // sum
   std::int64_t decode_ns;             // sum
   std::uint64_t residual_millionths;  // norm of what was left out over that of the sums, lately
+  std::uint32_t world_before;         // ranks before the last recovery; 0: there was none
+  std::uint32_t recoveries;           // epochs that followed one that failed here
+  std::int64_t recovery_ns;   // the last: from the failure to the first operation that ended well
+  std::int64_t recovered_ns;  // sum of all
   char name[64];
   char failure[256];  // why state is kFailed, or what keeps its nodes from beginning
 };
@@ -474,7 +478,7 @@ struct BoardLayout {
   BoardSlot<PeerRow> peers[kPeerRowsMax];
   BoardSlot<UserRow> users[kUserRowsMax];
 };
-static_assert(sizeof(ServiceRow) == 368 && sizeof(CountersRow) == 248 && sizeof(JobRow) == 784);
+static_assert(sizeof(ServiceRow) == 368 && sizeof(CountersRow) == 248 && sizeof(JobRow) == 808);
 static_assert(sizeof(UserRow) == 88);
 static_assert(sizeof(GpuRow) == 128 && sizeof(LogRow) == 16 && sizeof(CertificateRow) == 296);
 static_assert(sizeof(RankRow) == 80 && sizeof(QueueRow) == 168 && sizeof(LaneRow) == 216);

@@ -36,10 +36,21 @@ void JobCommands::Steer(Job& job, const Steering& steering, TimeNs now) {
     case Kind::kLimit:
     case Kind::kSends:
       return settings_.Request(job, steering, now);
-    case Kind::kEvict:     // the lease's end says it
+    case Kind::kEvict:
+      return Evict(job, steering);
     case Kind::kCompress:  // it comes with a plan
       return;
   }
+}
+
+void JobCommands::Evict(Job& job, const Steering& steering) {
+  if (steering.value >= job.world_size()) return;
+  const Member& member = job.member(static_cast<std::uint32_t>(steering.value));
+  if (member.session == nullptr || member.gone) return;  // it is another node's, or gone
+  // Once in a session's life, or as often as a person may ask.
+  rpc_.Send(SessionBroken{.session = member.session->identity().id,
+                          .error = Error(Code::kPeerLost, "was evicted by " + AskedBy(steering)),
+                          .evicted = true});
 }
 
 void JobCommands::Resume(Job& job, const Steering& steering, TimeNs now) {

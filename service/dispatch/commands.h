@@ -16,14 +16,15 @@
 #include "service/dispatch/blocks/settings.h"
 #include "service/dispatch/job/job.h"
 #include "service/dispatch/messages.h"
+#include "service/rpc/messages.h"
 
 namespace headrace::service {
 
 class JobCommands {
  public:
-  // Both outlive it.
-  JobCommands(Flow& flow, Outgoing<PeersMessage>& peers)
-      : flow_(flow), settings_(flow.settings()), peers_(peers) {}
+  // All outlive it.
+  JobCommands(Flow& flow, Outgoing<PeersMessage>& peers, Outgoing<RpcMessage>& rpc)
+      : flow_(flow), settings_(flow.settings()), peers_(peers), rpc_(rpc) {}
 
   void Steer(Job& job, const Steering& steering, TimeNs now);
 
@@ -34,6 +35,9 @@ class JobCommands {
   }
 
  private:
+  // Rpc ends the lease as if the process were gone; all else follows from the lease's end, here and
+  // on the other nodes.
+  void Evict(Job& job, const Steering& steering);
   void Resume(Job& job, const Steering& steering, TimeNs now);
   void DrainJob(Job& job, const Steering& steering, TimeNs now);
   // A node of the job has said how far it is.
@@ -45,6 +49,7 @@ class JobCommands {
   Flow& flow_;
   SettingChanges& settings_;
   Outgoing<PeersMessage>& peers_;
+  Outgoing<RpcMessage>& rpc_;
 };
 
 }  // namespace headrace::service

@@ -39,7 +39,7 @@ struct Dispatch::Parts {
              dispatch.mapping_),
         intake(flow, dispatch.board_),
         remote_pairs(flow, intake),
-        commands(flow, dispatch.peers_),
+        commands(flow, dispatch.peers_, dispatch.rpc_),
         stragglers(flow.lanes(), dispatch.board_, dispatch.peers_, flow.events()) {}
 
   Flow flow;
@@ -419,21 +419,7 @@ void Dispatch::Handle(const PlanSwitch& message, TimeNs now) {
 
 void Dispatch::Handle(const SteerJob& message, TimeNs now) {
   Job* job = FindJob(message.job);
-  if (job == nullptr) return;
-  if (message.steering.kind == SteeringKind::kEvict) return Evict(*job, message.steering);
-  parts_->commands.Steer(*job, message.steering, now);
-}
-
-// Rpc ends the lease as if the process were gone; all that follows from that comes by the lease's
-// end, here and on the other nodes.
-void Dispatch::Evict(const Job& job, const Steering& steering) {
-  const auto found = std::ranges::find_if(readings_, [&job, &steering](const Reading& each) {
-    return each.job == &job && each.session->identity().rank == steering.value;
-  });
-  if (found == readings_.end()) return;  // it is another node's, or gone
-  Answer(SessionBroken{.session = found->session->identity().id,
-                       .error = Error(Code::kPeerLost, "was evicted by " + AskedBy(steering)),
-                       .evicted = true});
+  if (job != nullptr) parts_->commands.Steer(*job, message.steering, now);
 }
 
 void Dispatch::Handle(const StageWaits& message, TimeNs) {
@@ -529,7 +515,7 @@ void Dispatch::Close(SessionId id, bool orderly, Code code, const std::string& c
   if (!orderly && !job.failed) parts_->flow.events().Report(job, code, failure.text);
   const bool first = !job.failure.has_value();
   if (first) job.failure = failure;
-  job.failed |= !orderly;
+  if (!orderly) job.SetFailed(now);
   if (orderly) {
     parts_->flow.LimitGradients(job, job.IterationsOf(rank), failure, now);
   } else {

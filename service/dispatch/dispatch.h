@@ -115,7 +115,6 @@ class Dispatch final : public Actor {
   void PublishRows();
   // Notices of a job's sends go out before anything else about the job.
   void SendNoticesOf(Job& job);
-  void Evict(const Job& job, const Steering& steering);
   void Answer(RpcMessage message);
   void Report(PeersMessage message);
 

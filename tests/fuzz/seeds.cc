@@ -261,6 +261,17 @@ service::ReportTimesSeen TimesOf() {
   return told;
 }
 
+void WriteApplicants(const service::Membership& members) {
+  Write("peer/ask_to_join",
+        BytesOf(service::ReportQuorum{.job = 2,
+                                      .name = "train",
+                                      .uid = 0,
+                                      .membership = members,
+                                      .members = {{.member = service::kApplicantsFrom,
+                                                   .state = service::MemberState::kJoins}}}));
+  Write("peer/hear_members_wait", BytesOf(service::AnnounceMembersWait{.job = 1}));
+}
+
 void WritePeerMessages() {
   using namespace service;  // NOLINT: all of these are its messages
   const Steering weight{.kind = SteeringKind::kWeight, .value = 3, .uid = 1000, .node = "b"};
@@ -297,12 +308,15 @@ void WritePeerMessages() {
                                                          .epoch = 1,
                                                          .rules = {.min_world = 1, .grace_ms = 0},
                                                          .members = {{.member = 0}}}));
+  WriteApplicants(members);
   Write("peer/leave_quorum", BytesOf(service::LeaveQuorum{.job = 1}));
   Write("peer/hear_quorum",
         BytesOf(service::AnnounceQuorum{
             .job = 1,
-            .quorum = {
-                .membership = members, .epoch = 2, .lost = {{.member = 1, .cause = "gone"}}}}));
+            .quorum = {.membership = members,
+                       .epoch = 2,
+                       .lost = {{.member = 1, .cause = "gone"}},
+                       .admitted = {{.applicant = service::kApplicantsFrom, .member = 2}}}}));
   Write("peer/tell_hash", BytesOf(ReportBlockHashed{.job = 1, .hash = {{true, 400, 2}, 0x1234}}));
   capnp::MallocMessageBuilder hello;
   WriteHello(hello.initRoot<schema::PeerHello>(),

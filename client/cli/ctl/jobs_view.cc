@@ -108,6 +108,14 @@ Json CompressionJson(const ipc::JobRow& job) {
           {"residual", static_cast<double>(job.residual_millionths) / 1e6}};
 }
 
+// "4 -> 3, 0.8 s": the world before the last recovery and now, and what it took.
+std::string RecoveryText(const ipc::JobRow& job) {
+  if (job.recoveries == 0) return "-";
+  const std::string took = FormatAge(job.recovery_ns);
+  if (job.world_before == job.world_size) return took;
+  return fmt::format("{} -> {}, {}", job.world_before, job.world_size, took);
+}
+
 Json JobJson(const ipc::JobRow& job, const Snapshot& snapshot, const UserNames& users) {
   const std::string owner = users(job.owner_uid);
   const std::string policy = PolicyOf(job, snapshot);
@@ -120,6 +128,11 @@ Json JobJson(const ipc::JobRow& job, const Snapshot& snapshot, const UserNames& 
           {"owner_name", owner.empty() ? Json(nullptr) : Json(JsonText(owner))},
           {"epoch", job.epoch},
           {"restarts", job.restarts},
+          {"world_before", job.world_before > 0 ? Json(job.world_before) : Json(nullptr)},
+          {"recoveries",
+           {{"count", job.recoveries},
+            {"last_ns", job.recoveries > 0 ? Json(job.recovery_ns) : Json(nullptr)},
+            {"total_ns", job.recovered_ns}}},
           {"age_ns", snapshot.now_ns - job.opened_ns},
           {"operations_ended", job.operations_ended},
           {"operations_failed", job.operations_failed},
@@ -167,6 +180,7 @@ std::string JobsTable(const Snapshot& snapshot, const UserNames& users, bool wit
                {"RANKS"},
                {"OWNER"},
                {"RESTARTS", Align::kRight},
+               {"RECOVERY", Align::kRight},
                {"AGE", Align::kRight},
                {"WEIGHT", Align::kRight},
                {"PRIORITY", Align::kRight},
@@ -180,7 +194,7 @@ std::string JobsTable(const Snapshot& snapshot, const UserNames& users, bool wit
                {"FAILURE"}});
   for (const ipc::JobRow& job : snapshot.jobs) {
     table.Add({std::string(ipc::GetText(job.name)), FormatJobState(job), RanksHere(job),
-               UserText(job.owner_uid, users), std::to_string(job.restarts),
+               UserText(job.owner_uid, users), std::to_string(job.restarts), RecoveryText(job),
                FormatAge(snapshot.now_ns - job.opened_ns), std::to_string(job.weight),
                std::to_string(job.priority), FormatRateLimit(job.limit_bytes_per_s),
                PolicyOf(job, snapshot), std::to_string(job.operations_ended),

@@ -410,8 +410,7 @@ void Flow::FailJob(Job& job, Failure failure, Found found, TimeNs now) {
       peers_.Send(JobFailed{job.id(), failure.code, failure.text});
     }
     job.failure = failure;
-    job.failed = true;
-    job.Changed();
+    job.SetFailed(now);
   }
   FailOpen(job, Which::kAll, 0, *job.failure, now);
   FailGradientsAlone(job, *job.failure, now);

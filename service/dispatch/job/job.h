@@ -108,6 +108,13 @@ class Job {
   // what else their leader leads, this does not.
   std::uint32_t restarts() const { return restarts_; }
 
+  void SetFailed(TimeNs now) {
+    failed = true;
+    if (failed_ns_ == 0) failed_ns_ = std::max<TimeNs>(now, 1);
+    Changed();
+  }
+  TimeNs failed_ns() const { return failed_ns_; }  // when that was said first; 0: it was not
+
   // Something of it, or of its ranks, that people see has changed; and how often that was so.
   void Changed() { ++changes_; }
   std::uint64_t changes() const { return changes_; }
@@ -326,6 +333,7 @@ class Job {
   std::uint32_t epoch_;
   std::uint32_t restarts_;
   TimeNs opened_ns_;
+  TimeNs failed_ns_ = 0;
   std::vector<Member> members_;
   std::array<Operation, kOperationsMax> operations_;
   Pairs pairs_;

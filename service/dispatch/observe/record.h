@@ -133,6 +133,15 @@ struct StragglerState {
   TimeNs refilled_ns = 0;
 };
 
+// What the job's last loss has cost, and those before.
+struct RecoveryRecord {
+  TimeNs lost_ns = 0;  // when the last epoch failed; 0: nothing of that is under way
+  std::uint32_t world_before = 0;
+  std::uint32_t count = 0;
+  TimeNs last_ns = 0;
+  TimeNs sum_ns = 0;
+};
+
 struct JobRecord {
   std::uint16_t board_row = kNoRow;
   std::uint64_t changes_shown = 0;  // Job::changes() as of the row
@@ -148,6 +157,7 @@ struct JobRecord {
   FlightRecord flight;
   StragglerState stragglers;
   std::uint32_t events_sent = 0;
+  RecoveryRecord recovery;
 
   std::uint16_t& RowOf(const Operation& operation) {
     const std::uint64_t sequence = operation.spec.sequence;

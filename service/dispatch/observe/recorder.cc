@@ -67,6 +67,7 @@ JobRecord& Recorder::OpenJob(const Job& job, TimeNs now) {
   record.blocks.resize(kBlocksMax);
   record.operation_rows.fill(kNoRow);
   record.planned_rows.fill(kNoRow);
+  Resume(job, record);
   FlightRecord& flight = record.flight;
   flight.place = FindPlace();
   if (flight.place == kNoRow) {
@@ -86,6 +87,19 @@ JobRecord& Recorder::OpenJob(const Job& job, TimeNs now) {
   return record;
 }
 
+void Recorder::Resume(const Job& job, JobRecord& record) {
+  const auto lost = std::ranges::find_if(lost_, [&job](const Lost& each) {
+    return each.name == job.name() && each.uid == job.owner_uid();
+  });
+  if (lost == lost_.end()) return;
+  if (job.restarts() > 0) {
+    record.recovery = lost->recovery;
+    record.recovery.lost_ns = lost->failed_ns;
+    record.recovery.world_before = lost->world_size;
+  }
+  lost_.erase(lost);
+}
+
 void Recorder::Form(const Job& job) { SetRanks(job, job.record->flight); }
 
 void Recorder::SetLayout(const Job& job) {
@@ -102,6 +116,14 @@ void Recorder::CloseJob(const Job& job, TimeNs now) {
   }
   for (const LaneShare& share : record.shares) board_.FreeShareRow(share.board_row);
   record.shares.clear();
+  if (job.failed_ns() != 0) {
+    if (lost_.size() == ipc::kJobRowsMax) lost_.pop_front();
+    lost_.push_back({.name = job.name(),
+                     .uid = job.owner_uid(),
+                     .world_size = job.world_size(),
+                     .failed_ns = job.failed_ns(),
+                     .recovery = record.recovery});
+  }
   FlightRecord& flight = record.flight;
   flight.row.ended_ns = std::max<TimeNs>(now, 1);
   if (flight.place != kNoRow && job.failed && job.failure) {
@@ -238,6 +260,11 @@ void Recorder::ItemEnded(const Job& job, const Operation& operation, TimeNs now)
   if (!failed || !operation.planned()) {
     ++record.sums.operations_ended;
     ++board_.counters.operations_ended;
+  }
+  if (RecoveryRecord& recovery = record.recovery; !failed && recovery.lost_ns != 0) {
+    recovery.last_ns = now - std::exchange(recovery.lost_ns, 0);
+    recovery.sum_ns += recovery.last_ns;
+    ++recovery.count;
   }
   if (failed) {
     const auto code = static_cast<std::size_t>(operation.failure->code);

@@ -10,7 +10,9 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "ipc/records.h"
@@ -96,6 +98,17 @@ class Recorder {
     bool failed = false;  // the job, before it ended
   };
   std::array<Place, ipc::kFlightJobsMax> places_{};
+  // Jobs that have failed and may go on, the newest last; as many as there are rows.
+  struct Lost {
+    std::string name;
+    std::uint32_t uid = 0;
+    std::uint32_t world_size = 0;
+    TimeNs failed_ns = 0;
+    RecoveryRecord recovery;
+  };
+  std::deque<Lost> lost_;
+  // Takes over what is known of the epoch before.
+  void Resume(const Job& job, JobRecord& record);
 };
 
 }  // namespace headrace::service

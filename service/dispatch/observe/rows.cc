@@ -92,6 +92,11 @@ ipc::JobRow MakeJobRow(const Job& job) {
     const double share = std::sqrt(sums.codec.residual_squares / sums.codec.sum_squares);
     row.residual_millionths = static_cast<std::uint64_t>(std::min(share, 1e6) * 1e6);
   }
+  const RecoveryRecord& recovery = job.record->recovery;
+  row.world_before = recovery.world_before;
+  row.recoveries = recovery.count;
+  row.recovery_ns = recovery.last_ns;
+  row.recovered_ns = recovery.sum_ns;
   row.paused = job.paused ? 1 : 0;
   row.draining = job.draining ? 1 : 0;
   row.blocks_ended = sums.blocks_ended;

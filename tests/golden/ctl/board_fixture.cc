@@ -105,6 +105,10 @@ void BoardTest::FillJobs() {
   vision.ranks_attached = 4;
   vision.epoch = 12;
   vision.restarts = 3;
+  vision.world_before = 5;
+  vision.recoveries = 2;
+  vision.recovery_ns = 840 * kMillisecond;
+  vision.recovered_ns = 2'100 * kMillisecond;
   vision.opened_ns = kNow - 3725 * kSecond;
   vision.operations_ended = 30821;
   vision.bytes_moved = std::uint64_t{779} << 30;

@@ -228,6 +228,7 @@ std::map<std::string, std::uint64_t> EnumeratorsOfCode() {
       {"kWeight", Value(SteeringKind::kWeight)},
       {"kPriority", Value(SteeringKind::kPriority)},
       {"kLimit", Value(SteeringKind::kLimit)},
+      {"kEvict", Value(SteeringKind::kEvict)},
       {"kSends", Value(SteeringKind::kSends)},
       {"kCompress", Value(SteeringKind::kCompress)},
   };

@@ -83,4 +83,4 @@ def attach(name: str, rank: int, world_size: int, timeout: timedelta) -> Session
     seconds = timeout.total_seconds()
     if os.environ.get("HEADRACE_TIMEOUT_MS"):
         seconds = None
-    return init(job=name, rank=rank, world_size=world_size, timeout=seconds)
+    return init(job=name, rank=rank, world_size=world_size, timeout=seconds, role="rank")

@@ -27,6 +27,16 @@ _NEEDS_CLOSURES = (torch.optim.LBFGS,)
 _RESIDUALS = "headrace_residuals"
 
 
+def _check_world(min_world: int, joins: bool, can_shrink: bool) -> None:
+    """Whether the job may have other ranks than those with which it began, where it is to."""
+    if min_world > 0 and not can_shrink:
+        raise ValueError('shrink needs op="average" and reconnect')
+    if joins and min_world == 0:
+        raise ValueError(
+            "a rank that joins a running job needs shrink (HEADRACE_SHRINK), as its ranks have it"
+        )
+
+
 class ScheduledOptimizer(WrappingOptimizer):
     """Wraps an optimizer: gradients move by the job's plan, and no module waits for another's.
 
@@ -135,12 +145,7 @@ class ScheduledOptimizer(WrappingOptimizer):
         min_world = self.session.shrink_min_world if shrink is None else shrink
         if scale is not None:  # the world's, which would be another
             min_world = 0
-        if min_world > 0 and (op != "average" or seconds <= 0):
-            raise ValueError('shrink needs op="average" and reconnect')
-        if joins and min_world == 0:
-            raise ValueError(
-                "a rank that joins a running job needs shrink (HEADRACE_SHRINK), as its ranks have it"
-            )
+        _check_world(min_world, joins, op == "average" and seconds > 0)
         self._maker = LayoutMaker(self.session, op, policy, compress, compress_after)
         self._clipping = Clipping(clip_norm, clip_norm_type) if clip_norm is not None else None
         self._flow = GradientFlow(

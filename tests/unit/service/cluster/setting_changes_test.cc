@@ -57,6 +57,8 @@ TEST(CheckSteering, TakesEveryValueThatThereIs) {
       {SteeringKind::kSends, kSendsClassMax},
       {SteeringKind::kCompress, SteeringValue({Codec::kTopK, 16})},
       {SteeringKind::kCompress, SteeringValue(Codec::kNone)},
+      {SteeringKind::kEvict, 0},
+      {SteeringKind::kEvict, transport::kMembersMax - 1},
   };
   for (const auto& [kind, value] : allowed) {
     EXPECT_TRUE(service::CheckSteering(static_cast<std::uint8_t>(kind), value).ok())
@@ -72,6 +74,14 @@ TEST(DescribeSteering, ReadsLikeWhatWasAsked) {
   EXPECT_EQ(service::DescribeSteering(SteeringOf(SteeringKind::kLimit)), "no limit");
   EXPECT_EQ(service::DescribeSteering(SteeringOf(SteeringKind::kSends, 1)),
             "sends before other blocks");
+}
+
+TEST(CheckSteering, RefusesARankThatNoJobHas) {
+  const auto kind = static_cast<std::uint8_t>(SteeringKind::kEvict);
+  EXPECT_FALSE(service::CheckSteering(kind, transport::kMembersMax).ok());
+  EXPECT_FALSE(service::CheckSteering(kind + 1, 0).ok());
+  EXPECT_FALSE(service::CheckSteering(kind - 1, 0).ok());
+  EXPECT_EQ(service::DescribeSteering(SteeringOf(SteeringKind::kEvict, 3)), "evict rank 3");
 }
 
 TEST(CheckSteering, RefusesAClassOfSendsThatIsNone) {

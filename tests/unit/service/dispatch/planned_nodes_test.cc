@@ -186,6 +186,32 @@ TEST(PlannedNodes, AJobHasRestartedAsOftenAsItsRanksCameBack) {
   EXPECT_EQ(node.JobRow(JobId{1})->restarts, 3U);
 }
 
+TEST(PlannedNodes, AJobThatGoesOnWithFewerTellsWhatTheLossHasCost) {
+  HandDrivenNode node;
+  ClientEnd& a = node.Attach({.world_size = 2}, 0);
+  ClientEnd& b = node.Attach({.world_size = 2}, 1);
+  node.Settle();
+  EXPECT_EQ(node.JobRow(JobId{1})->recoveries, 0U);
+  node.Close(b, false, "exited or was killed");
+  const TimeNs lost = node.now;
+  node.Advance(300 * kMillisecond);
+  node.Close(a, false, "closed its connection");
+  node.Settle();
+  node.Advance(200 * kMillisecond);
+  ClientEnd& again = node.Attach({.world_size = 1, .epoch = 2}, 0);
+  node.Settle();
+  const ipc::JobRow under_way = *node.JobRow(JobId{1});
+  EXPECT_EQ(under_way.world_before, 2U);
+  EXPECT_EQ(under_way.recoveries, 0U) << "nothing has ended yet";
+  again.PostApart(OnSegment(Collective::kAllReduce, DType::kFloat32, 16));
+  node.Settle();
+  const ipc::JobRow row = *node.JobRow(JobId{1});
+  EXPECT_EQ(row.recoveries, 1U);
+  EXPECT_GE(row.recovery_ns, 500 * kMillisecond);
+  EXPECT_LE(row.recovery_ns, node.now - lost);
+  EXPECT_EQ(row.recovered_ns, row.recovery_ns);
+}
+
 TEST(PlannedNodes, SayWhoHoldsThemUpAndNameNoRankThatHasDoneItsPart) {
   PlannedFleet fleet(Ranks{{0}, {1}});
   fleet.cluster.node(0).dispatch().ReportLate(5 * kSecond);  // it looks whom stages wait for

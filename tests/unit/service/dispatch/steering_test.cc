@@ -277,6 +277,24 @@ TEST(Cancel, EndsWhatIsOpenAndWhatComesWhateverIsPaused) {
   EXPECT_EQ(node.JobRow(JobId{1})->state, static_cast<std::uint32_t>(ipc::JobState::kFailed));
 }
 
+TEST(Evict, HasRpcEndTheLeaseOfThatRankOnly) {
+  HandDrivenNode node;
+  node.Attach(kBertFor1s, 0);
+  ClientEnd& b = node.Attach(kBertFor1s, 1);
+  node.Settle();
+  node.Send(Ask(Kind::kEvict, 2));  // another node's, or nobody's
+  node.Send(Ask(Kind::kEvict, 1));
+  node.Settle();
+  const auto broken = node.rpc().Of<service::SessionBroken>();
+  ASSERT_EQ(broken.size(), 1U);
+  EXPECT_EQ(broken[0].session, b.id());
+  EXPECT_TRUE(broken[0].evicted);
+  EXPECT_EQ(broken[0].error.code(), Code::kPeerLost);
+  EXPECT_THAT(broken[0].error.text(), AllOf(HasSubstr("evicted"), HasSubstr("uid 1000")));
+  EXPECT_EQ(node.JobRow(JobId{1})->state, static_cast<std::uint32_t>(ipc::JobState::kRunning))
+      << "it fails with the lease's end";
+}
+
 TEST(Limit, LetsAJobMoveNoMoreThanItMay) {
   HandDrivenNode node;
   ClientEnd& a = node.Attach({.name = "bert", .world_size = 1}, 0, std::size_t{4} << 20);

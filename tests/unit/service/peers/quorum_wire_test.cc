@@ -20,7 +20,8 @@ ReportQuorum Asked() {
           .rules = {.min_world = 2, .grace_ms = 5000},
           .members = {{.member = 0, .state = MemberState::kAsks},
                       {.member = 2, .state = MemberState::kAttached},
-                      {.member = 5, .state = MemberState::kLost, .cause = "pid 12 on node b"}}};
+                      {.member = 5, .state = MemberState::kLost, .cause = "pid 12 on node b"},
+                      {.member = kApplicantsFrom + 1, .state = MemberState::kSpare}}};
 }
 
 TEST(QuorumWire, QuestionAndAnswersPassUnchanged) {
@@ -39,10 +40,13 @@ TEST(QuorumWire, QuestionAndAnswersPassUnchanged) {
       Passed(AnnounceQuorum{.job = 10,
                             .quorum = {.membership = {.generation = 4, .members = {0, 2}},
                                        .epoch = 10,
-                                       .lost = {{.member = 5, .cause = "exited"}}}});
+                                       .lost = {{.member = 5, .cause = "exited"}},
+                                       .admitted = {{.applicant = 7, .member = 256}}}});
   EXPECT_EQ(decided.quorum.membership, (Membership{.generation = 4, .members = {0, 2}}));
   EXPECT_EQ(decided.quorum.epoch, 10U);
   EXPECT_EQ(decided.quorum.lost, (std::vector<LostMember>{{.member = 5, .cause = "exited"}}));
+  EXPECT_EQ(decided.quorum.admitted, (std::vector<Admission>{{.applicant = 7, .member = 256}}));
+  EXPECT_EQ(Passed(AnnounceMembersWait{.job = 11}).job, 11U);
   const AnnounceQuorumRefused refused = Passed(AnnounceQuorumRefused{
       .job = 11, .code = Code::kMismatch, .cause = "left out", .members = {5}});
   EXPECT_EQ(refused.code, Code::kMismatch);
@@ -56,6 +60,8 @@ TEST(QuorumWire, RefusesQuestionsThatNoServiceAsks) {
   };
   ExpectRefused(with([](auto report) { report.setName("two words"); }));
   ExpectRefused(with([](auto report) { report.setEpoch(kEpochMax); }));
+  ExpectRefused(with([](auto report) { report.getMembers()[0].setState(6); }), {"state 6"});
+  ExpectRefused(with([](auto report) { report.getMembers()[0].setMember(kApplicantsFrom); }));
   ExpectRefused(with([](auto report) { report.setGraceMs(kQuorumGraceMaxMs + 1); }));
   ExpectRefused(with([](auto report) { report.getMembership().initMembers(0); }));
   ExpectRefused(with([](auto report) { report.getMembership().getMembers().set(0, 9); }));

@@ -1,0 +1,80 @@
+"""Training runs whose ranks may be lost, and to which others come: processes of e2e/shrink_train.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import unittest
+from collections.abc import Sequence
+from typing import Any
+
+from support.service import Service, client_environment
+
+LIMIT_S = 90.0  # of whatever is to succeed, on a machine that is busy
+GRACE_S = 1.0
+TRAINER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e", "shrink_train.py")
+
+
+class Run:
+    """A training run, one process for each of ``services``; all are ended with the test."""
+
+    def __init__(
+        self,
+        services: Sequence[Service],
+        job: str,
+        members: Sequence[int] | None = None,
+        rendezvous: str = "",
+        min_world: int = 1,
+        role: str = "rank",
+        **asked: Any,
+    ) -> None:
+        asked["members"] = list(members or range(len(services)))
+        self.programs = [
+            service.place.start(
+                ["/usr/bin/python3", "-B", TRAINER, json.dumps(asked)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=client_environment(
+                    HEADRACE_SOCKET=service.socket,
+                    HEADRACE_JOB=job,
+                    HEADRACE_RENDEZVOUS=rendezvous,
+                    HEADRACE_RECONNECT=str(int(LIMIT_S)),
+                    HEADRACE_SHRINK=str(min_world),
+                    HEADRACE_SHRINK_GRACE_MS=str(int(1000 * GRACE_S)),
+                    HEADRACE_ROLE=role,
+                    RANK=str(rank),
+                    WORLD_SIZE=str(len(services)),
+                ),
+            )
+            for rank, service in enumerate(services)
+        ]
+
+    def close(self) -> None:
+        for program in self.programs:
+            program.end()
+            program.stdout.close()
+            program.stderr.close()
+
+    def ends(self, lost: Sequence[int] = ()) -> dict[int, dict[str, Any]]:
+        """By the rank of the beginning, what each of the others printed."""
+        said = {}
+        for rank, program in enumerate(self.programs):
+            if rank in lost:
+                program.wait(timeout=LIMIT_S)
+                continue
+            out, complaints = program.communicate(timeout=LIMIT_S)
+            if program.returncode != 0:
+                raise AssertionError(f"rank {rank} ended with {program.returncode}: {complaints}")
+            said[rank] = json.loads(out.splitlines()[-1])
+        return said
+
+
+class ElasticCase(unittest.TestCase):
+    """Training runs that end with the test."""
+
+    def train(self, services: Sequence[Service], job: str, **asked: Any) -> Run:
+        run = Run(services, job, **asked)
+        self.addCleanup(run.close)
+        return run
