@@ -48,9 +48,7 @@ class Session:
         self.call = library.Call()
         error = self.call.error
         handle = ctypes.c_void_p()
-        library.check(
-            library.load().hr_open(options, ctypes.byref(handle), error), error
-        )
+        library.check(library.load().hr_open(options, ctypes.byref(handle), error), error)
         self._handle = handle.value
         # "rank" of a job as it begins; others have come to one that runs.
         self.role: str = ROLES[options.role]
@@ -59,9 +57,7 @@ class Session:
         self.job: str = options.job.decode()
         self.rendezvous: str = options.rendezvous.decode()
         self.reconnect_seconds: int = options.reconnect_s
-        self.shrink_min_world: int = (
-            options.shrink_min_world
-        )  # 0: never goes on with fewer
+        self.shrink_min_world: int = options.shrink_min_world  # 0: never goes on with fewer
         self.members: tuple[int, ...] = ()
         self._grace_ms: int = options.shrink_grace_ms
         self._adopt_membership()
@@ -225,12 +221,9 @@ class Session:
         for small ones, and what matches none is not compressed. ``compress_after``: so many
         iterations cross as they are before. Allocates the memory, on ``device`` as arena() does: a
         round trip or two, before training. The gradients move when all ranks have made equal layouts.
-        Errors: Mismatch when another rank's differs (the text says where), Error when the session has one already
-        or a spec is wrong.
+        Errors: Mismatch when another rank's differs (the text says where), Error when there is one or a spec is wrong.
         """
-        return Layout(
-            self, specs, op, policy, device_number(device), compress, compress_after
-        )
+        return Layout(self, specs, op, policy, device_number(device), compress, compress_after)
 
     def all_reduce(
         self, x: Any, op: str = "sum", async_op: bool = False, stream: Any = None

@@ -27,14 +27,18 @@ _NEEDS_CLOSURES = (torch.optim.LBFGS,)
 _RESIDUALS = "headrace_residuals"
 
 
-def _check_world(min_world: int, joins: bool, can_shrink: bool) -> None:
-    """Whether the job may have other ranks than those with which it began, where it is to."""
+def _min_world(session: Session, shrink: int | None, scale: float | None, can_shrink: bool) -> int:
+    """With how many ranks the job may go on; 0: with those with which it began."""
+    min_world = session.shrink_min_world if shrink is None else shrink
+    if scale is not None:  # the world's, which would be another
+        min_world = 0
     if min_world > 0 and not can_shrink:
         raise ValueError('shrink needs op="average" and reconnect')
-    if joins and min_world == 0:
+    if session.joins and min_world == 0:
         raise ValueError(
             "a rank that joins a running job needs shrink (HEADRACE_SHRINK), as its ranks have it"
         )
+    return min_world
 
 
 class ScheduledOptimizer(WrappingOptimizer):
@@ -142,10 +146,7 @@ class ScheduledOptimizer(WrappingOptimizer):
             broadcast_parameters(self.session, model)
         updates = Updates(optimizer)
         seconds = self.session.reconnect_seconds if reconnect is None else reconnect
-        min_world = self.session.shrink_min_world if shrink is None else shrink
-        if scale is not None:  # the world's, which would be another
-            min_world = 0
-        _check_world(min_world, joins, op == "average" and seconds > 0)
+        min_world = _min_world(self.session, shrink, scale, op == "average" and seconds > 0)
         self._maker = LayoutMaker(self.session, op, policy, compress, compress_after)
         self._clipping = Clipping(clip_norm, clip_norm_type) if clip_norm is not None else None
         self._flow = GradientFlow(
