@@ -119,8 +119,7 @@ class ScheduledOptimizer(WrappingOptimizer):
         as much again where averages are waited for before step(), as by clip_grad_norm_()). All
         ranks come back, sum again what was under way, and go on with the same numbers as if nothing
         had happened; rank 0 warns. On a GPU the host then waits for averages, and no longer the stream
-        in its place. Before the first forward pass in training mode has ended a loss is raised all
-        the same.
+        in its place. Before the first forward pass in training mode has ended a loss is raised all the same.
 
         ``shrink``: with how many ranks training may go on when others are lost for good; 0: with all of
         them only; None: as the session was made, so HEADRACE_SHRINK as a rule. Needs ``reconnect`` and
@@ -141,8 +140,7 @@ class ScheduledOptimizer(WrappingOptimizer):
         self._owns_session = session is None
         self.session = next_session() if session is None else session
         self._warned = False
-        joins = self.session.joins
-        if broadcast and not joins:
+        if broadcast and not self.session.joins:
             broadcast_parameters(self.session, model)
         updates = Updates(optimizer)
         seconds = self.session.reconnect_seconds if reconnect is None else reconnect
@@ -160,7 +158,7 @@ class ScheduledOptimizer(WrappingOptimizer):
             self._clipping,
         )
         self._hooks = ModelHooks(model, self._flow)
-        if joins:
+        if self.session.joins:
             self._flow.join()
 
     # ---- What every optimizer has ----------------------------------------------------------------
