@@ -269,7 +269,7 @@ class FakeLayout:
     """In which the test says what has ended. Waiting for anything else fails the test."""
 
     def __init__(self, specs):
-        self.memory = [torch.zeros(shape, dtype=dtype) for shape, dtype, _ in specs]
+        self.memory = [torch.zeros(shape, dtype=dtype) for shape, dtype, *_ in specs]
         self.posted, self.waited, self.ended = [], [], set()
         self.forward_ended = 0
 
