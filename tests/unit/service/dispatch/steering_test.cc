@@ -287,10 +287,10 @@ TEST(Evict, HasRpcEndTheLeaseOfThatRankOnly) {
   node.Settle();
   const auto broken = node.rpc().Of<service::SessionBroken>();
   ASSERT_EQ(broken.size(), 1U);
-  EXPECT_EQ(broken[0].session, b.id());
-  EXPECT_TRUE(broken[0].evicted);
-  EXPECT_EQ(broken[0].error.code(), Code::kPeerLost);
-  EXPECT_THAT(broken[0].error.text(), AllOf(HasSubstr("evicted"), HasSubstr("uid 1000")));
+  EXPECT_EQ(broken[0]->session, b.id());
+  EXPECT_TRUE(broken[0]->evicted);
+  EXPECT_EQ(broken[0]->error.code(), Code::kPeerLost);
+  EXPECT_THAT(broken[0]->error.text(), AllOf(HasSubstr("evicted"), HasSubstr("uid 1000")));
   EXPECT_EQ(node.JobRow(JobId{1})->state, static_cast<std::uint32_t>(ipc::JobState::kRunning))
       << "it fails with the lease's end";
 }

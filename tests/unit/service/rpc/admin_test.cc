@@ -81,7 +81,7 @@ TEST_F(AdminTest, RefusesWhatCannotBeMeant) {
   expect(SteeringKind::kLimit, 999, "a limit of 999 bytes/s: 1000 to 1000000000000 are possible");
   expect(SteeringKind::kLimit, UINT64_MAX, "and 0 for none");
   expect(SteeringKind::kPause, 1, "pause with the value 1: it takes none");
-  expect(SteeringKind{0}, 0, "steering of kind 0: 1 to 9 are known");
+  expect(SteeringKind{0}, 0, "steering of kind 0: 1 to 9 and 20 are known");
   expect(SteeringKind{10}, 0, "steering of kind 10");
   expect(SteeringKind::kCompress, 99, "a codec 99");
   EXPECT_EQ(stand.dispatch().Count<SteerJob>(), 0U);
