@@ -267,6 +267,8 @@ void WriteApplicants(const service::Membership& members) {
                                       .name = "train",
                                       .uid = 0,
                                       .membership = members,
+                                      .epoch = 0,
+                                      .rules = {},
                                       .members = {{.member = service::kApplicantsFrom,
                                                    .state = service::MemberState::kJoins}}}));
   Write("peer/hear_members_wait", BytesOf(service::AnnounceMembersWait{.job = 1}));

@@ -193,6 +193,7 @@ TEST(PlannedNodes, AJobThatGoesOnWithFewerTellsWhatTheLossHasCost) {
   node.Settle();
   EXPECT_EQ(node.JobRow(JobId{1})->recoveries, 0U);
   node.Close(b, false, "exited or was killed");
+  node.Settle();
   const TimeNs lost = node.now;
   node.Advance(300 * kMillisecond);
   node.Close(a, false, "closed its connection");
