@@ -269,7 +269,7 @@ Status CheckOptions(const hr_options& options) {
   if (Status status = CheckJob(options.job); !status) return status;
   if (options.role > HR_ROLE_SPARE) {
     return Error(Code::kInvalidArgument,
-                 fmt::format("role {}: {} to {} are known (hr_role)", options.role,
+                 fmt::format("role {}: {} (rank) to {} (spare) are known", options.role,
                              static_cast<int>(HR_ROLE_RANK), static_cast<int>(HR_ROLE_SPARE)));
   }
   if (options.call_timeout_ms == 0) {

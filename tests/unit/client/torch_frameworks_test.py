@@ -79,7 +79,7 @@ def has_fully_shard():
     """Whether torch is 2.9 or later, whose fully_shard() headrace.torch.accelerate() takes."""
     try:
         from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather  # noqa: F401
-    except ImportError:
+    except (ImportError, ValueError):  # torch 1.13's does not import under Python 3.11
         return False
     return True
 
