@@ -119,6 +119,7 @@ class Control final : private kj::TaskSet::ErrorHandler {
   Leases leases_;
   Arrivals arrivals_;
   SlowRelease releases_;
+  SessionNotices notices_;
   RequestTokens tokens_;
   kj::AsyncIoContext io_;
   kj::Timer& timer_;
@@ -128,7 +129,6 @@ class Control final : private kj::TaskSet::ErrorHandler {
   PeersRequests peers_;
   Probe probe_;
   Shutdown shutdown_;
-  SessionNotices notices_;
   UserRows users_;
   bool showing_users_ = false;  // soon
   SessionPorts session_ports_;
