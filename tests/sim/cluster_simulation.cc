@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "service/cluster/forming.h"
+
 namespace headrace::sim {
 namespace {
 
@@ -519,7 +521,14 @@ std::optional<std::string> ClusterSimulation::BeginAgain() {
   for (std::size_t i = count; i < jobs_.size(); ++i) {
     if (auto wrong = Train(jobs_[i], dice_.Below(kMoreIterations))) return wrong;
   }
-  if (auto wrong = AdvanceAndCheck(2 * kDetection + 2 * kSecond, 200 * kMillisecond)) return wrong;
+  // Where a rank was refused, one that attaches after its loss was told waits alone for the others,
+  // until the job has been forming for too long.
+  const bool blamed = std::any_of(jobs_.begin() + static_cast<std::ptrdiff_t>(count), jobs_.end(),
+                                  [this](const Job& job) { return ledger_.IsBlamed(job.id); });
+  const TimeNs forming = blamed ? service::kFormingDefault : 0;
+  if (auto wrong = AdvanceAndCheck(2 * kDetection + 2 * kSecond + forming, 200 * kMillisecond)) {
+    return wrong;
+  }
   return CheckAllEnded();
 }
 
