@@ -37,6 +37,15 @@ class Compressed(unittest.TestCase):
         self.assertGreater(compression["decode_ns"], 0)
         self.assertTrue(0 < compression["residual"] < 1, compression)
 
+    def await_plan(self, service, job: str) -> dict:
+        """The job's plan, once one is in force and shown."""
+        deadline = time.monotonic() + torchrun.LIMIT_S
+        while time.monotonic() < deadline:
+            for planned in service.ctl_json("plan", job)["jobs"]:
+                return planned["plan"]
+            time.sleep(0.05)
+        self.fail(f"job {job} has no plan")
+
     def test_sums_are_the_same_bits_and_what_they_lack_is_kept_with_a_rank_of_each_node(self) -> None:
         for ranks in (1, 2):
             with self.subTest(ranks=ranks), Cluster(nodes=2) as cluster:
@@ -48,8 +57,7 @@ class Compressed(unittest.TestCase):
                 self.await_files(names, running)
                 (job,) = services[0].ctl_json("jobs")["jobs"]
                 self.check_shown(job["compression"])
-                (planned,) = services[0].ctl_json("plan", job["name"])["jobs"]
-                plan = planned["plan"]
+                plan = self.await_plan(services[0], job["name"])
                 self.assertEqual((plan["codec"], plan["compressed_tensors"]), ("int4", 1))
                 code, text = services[1].ctl("compress", job["name"], "none")
                 self.assertEqual(code, 0, text)

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "service/cluster/forming.h"
-
 namespace headrace::sim {
 namespace {
 
@@ -521,21 +519,18 @@ std::optional<std::string> ClusterSimulation::BeginAgain() {
   for (std::size_t i = count; i < jobs_.size(); ++i) {
     if (auto wrong = Train(jobs_[i], dice_.Below(kMoreIterations))) return wrong;
   }
-  // Where a rank was refused, one that attaches after its loss was told waits alone for the others,
-  // until the job has been forming for too long.
-  const bool blamed = std::any_of(jobs_.begin() + static_cast<std::ptrdiff_t>(count), jobs_.end(),
-                                  [this](const Job& job) { return ledger_.IsBlamed(job.id); });
-  const TimeNs forming = blamed ? service::kFormingDefault : 0;
-  if (auto wrong = AdvanceAndCheck(2 * kDetection + 2 * kSecond + forming, 200 * kMillisecond)) {
-    return wrong;
-  }
+  if (auto wrong = AdvanceAndCheck(2 * kDetection + 2 * kSecond, 200 * kMillisecond)) return wrong;
   return CheckAllEnded();
 }
 
 std::optional<std::string> ClusterSimulation::CheckAllEnded() {
   std::optional<std::string> wrong;
-  ForEachLive([&](Job&, Seat& seat) {
+  ForEachLive([&](Job& job, Seat& seat) {
     if (wrong) return;
+    // One that attached after the job had lost a rank that was refused waits for all others.
+    const auto row = cluster_.node(seat.node).JobRow(seat.identity.job);
+    const bool gathers = row && row->state == static_cast<std::uint32_t>(ipc::JobState::kGathering);
+    if (gathers && ledger_.IsBlamed(job.id)) return;
     if (seat.open() != 0) {
       wrong = fmt::format("{}: {} operations and gradients never ended", seat.rank->Name(),
                           seat.open());
