@@ -59,7 +59,8 @@ hr_status PostArray(hr_session* session, const Request& request, void* array, ui
                     hr_dtype dtype, hr_operation* operation, hr_error* error) {
   return WithSession(session, error, [&](Session& opened) -> Status {
     if (operation == nullptr) return NoOperation();
-    return Deliver(opened.PostArray(request, array, count, static_cast<std::uint8_t>(dtype)),
+    return Deliver(opened.Post(ArrayRequestOf(request, array, count,
+                                              static_cast<std::uint8_t>(dtype), opened.asker())),
                    operation);
   });
 }
@@ -80,8 +81,8 @@ hr_status PostPieces(hr_session* session, const Request& request, uint64_t count
     if (!read.valid() || !written.valid()) {
       return Error(Code::kInvalidArgument, "pieces are NULL, and their count is not 0");
     }
-    return Deliver(opened.PostPieces(request, count, static_cast<std::uint8_t>(dtype), read.span(),
-                                     written.span()),
+    return Deliver(opened.Post(PiecesRequestOf(request, count, static_cast<std::uint8_t>(dtype),
+                                               read.span(), written.span(), opened.asker())),
                    operation);
   });
 }
@@ -109,7 +110,8 @@ hr_status PostRooted(hr_session* session, const Request& request, const hr_tenso
   return WithSession(session, error, [&](Session& opened) -> Status {
     if (operation == nullptr) return NoOperation();
     if (own == nullptr) return Error(Code::kInvalidArgument, "the tensor is NULL");
-    if (Status status = opened.CheckRoot(request); !status) return status;
+    if (Status status = CheckRequest(request, opened.world_size(), opened.asker()); !status)
+      return status;
     const bool is_root = request.root == opened.rank();
     std::vector<hr_range> all;
     if (is_root) {
@@ -122,9 +124,9 @@ hr_status PostRooted(hr_session* session, const Request& request, const hr_tenso
                                               opened.world_size(), ours, all.data());
     const hr_tensor* const others = is_root ? whole : nullptr;
     const bool gathers = request.kind == headrace::kGather;
-    return Deliver(
-        opened.PostMessages(request, gathers ? own : others, gathers ? others : own, moves),
-        operation);
+    return Deliver(opened.Post(MessagesRequestOf(request, gathers ? own : others,
+                                                 gathers ? others : own, moves, opened.asker())),
+                   operation);
   });
 }
 
@@ -134,25 +136,28 @@ hr_status PostRooted(hr_session* session, const Request& request, hr_dtype dtype
                      hr_error* error) {
   return WithSession(session, error, [&](Session& opened) -> Status {
     if (operation == nullptr) return NoOperation();
-    if (Status status = opened.CheckRoot(request); !status) return status;
+    if (Status status = CheckRequest(request, opened.world_size(), opened.asker()); !status)
+      return status;
     if (own == nullptr || (request.root == opened.rank() && all == nullptr)) {
       return Error(Code::kInvalidArgument, "the arrays are NULL");
     }
     const Moves<hr_array> moves =
         RootedMoves(request.kind, opened.rank(), request.root, opened.world_size(), *own, all);
-    return Deliver(opened.PostMessages(request, static_cast<std::uint8_t>(dtype), moves),
+    return Deliver(opened.Post(MessagesRequestOf(request, static_cast<std::uint8_t>(dtype), moves,
+                                                 opened.asker())),
                    operation);
   });
 }
 
-// Of parts of any size: of registered memory, and of arrays.
+// Parts of any size, in registered memory and in arrays.
 hr_status PostParts(hr_session* session, const Request& request, const hr_tensor* tensor,
                     const hr_range* range, const uint64_t* counts, hr_operation* operation,
                     hr_error* error) {
   return WithSession(session, error, [&](Session& opened) -> Status {
     if (operation == nullptr) return NoOperation();
     if (counts == nullptr) return Error(Code::kInvalidArgument, "the counts are NULL");
-    return Deliver(opened.PostParts(request, tensor, range, {counts, opened.world_size()}),
+    return Deliver(opened.Post(PartsRequestOf(request, tensor, range, {counts, opened.world_size()},
+                                              opened.asker())),
                    operation);
   });
 }
@@ -165,8 +170,8 @@ hr_status PostParts(hr_session* session, const Request& request, hr_dtype dtype,
     if (own == nullptr || parts == nullptr) {
       return Error(Code::kInvalidArgument, "the arrays are NULL");
     }
-    return Deliver(opened.PostParts(request, static_cast<std::uint8_t>(dtype), *own,
-                                    {parts, opened.world_size()}),
+    return Deliver(opened.Post(PartsRequestOf(request, static_cast<std::uint8_t>(dtype), *own,
+                                              {parts, opened.world_size()}, opened.asker())),
                    operation);
   });
 }
@@ -184,8 +189,9 @@ hr_status hr_all_to_all(hr_session* session, const hr_tensor* input, const hr_ra
     if (!out) return out.error();
     auto in = RangesOf(output, received, opened.world_size());
     if (!in) return in.error();
-    return Deliver(opened.PostMessages({headrace::kAllToAll}, input, output,
-                                       {std::move(out).value(), std::move(in).value()}),
+    return Deliver(opened.Post(MessagesRequestOf({headrace::kAllToAll}, input, output,
+                                                 {std::move(out).value(), std::move(in).value()},
+                                                 opened.asker())),
                    operation);
   });
 }
@@ -199,8 +205,9 @@ hr_status hr_all_to_all_arrays(hr_session* session, hr_dtype dtype, const hr_arr
     }
     const std::uint32_t world_size = opened.world_size();
     return Deliver(
-        opened.PostMessages({headrace::kAllToAll}, static_cast<std::uint8_t>(dtype),
-                            {{sent, sent + world_size}, {received, received + world_size}}),
+        opened.Post(MessagesRequestOf(
+            {headrace::kAllToAll}, static_cast<std::uint8_t>(dtype),
+            {{sent, sent + world_size}, {received, received + world_size}}, opened.asker())),
         operation);
   });
 }

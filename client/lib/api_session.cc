@@ -96,8 +96,8 @@ hr_status hr_session_shrink(hr_session* session, int64_t timeout_ns, uint32_t mi
     if (min_world == 0) {
       return Error(Code::kInvalidArgument, "min_world is 0: a job has one rank at least");
     }
-    return session->session->Meet(timeout_ns,
-                                  ShrinkRules{.min_world = min_world, .grace_ms = grace_ms});
+    return session->session->Shrink(timeout_ns,
+                                    ShrinkRules{.min_world = min_world, .grace_ms = grace_ms});
   });
 }
 

@@ -24,7 +24,7 @@ std::size_t SizeOf(const ArrayUse& use) {
 
 Result<std::uint64_t> Arrays::Post(ipc::Record record, ArrayUse use) {
   FreeDiscarded();
-  Result<Staging::Span> span = staging_->Allocate(SizeOf(use));
+  Result<Staging::Allocation> span = staging_->Allocate(SizeOf(use));
   if (!span) return span.error();
   for (const ArrayPiece& piece : use.read) {
     HR_CHECK(piece.offset <= use.size && piece.size <= use.size - piece.offset, piece.offset,
@@ -40,12 +40,12 @@ Result<std::uint64_t> Arrays::Post(ipc::Record record, ArrayUse use) {
 Result<std::uint64_t> Arrays::PostTable(ipc::Record record, std::vector<ipc::PartRow> parts) {
   FreeDiscarded();
   ArrayUse use{.parts = std::move(parts)};
-  Result<Staging::Span> span = staging_->Allocate(SizeOf(use));
+  Result<Staging::Allocation> span = staging_->Allocate(SizeOf(use));
   if (!span) return span.error();
   return PostIn(*span, record, std::move(use));
 }
 
-Result<std::uint64_t> Arrays::PostIn(const Staging::Span& span, const ipc::Record& record,
+Result<std::uint64_t> Arrays::PostIn(const Staging::Allocation& span, const ipc::Record& record,
                                      ArrayUse use) {
   ipc::Record named = record;
   if (!use.parts.empty()) {
@@ -76,7 +76,7 @@ void Arrays::Settle(std::uint64_t sequence, bool succeeded) {
     return;
   }
   found->second.settling = true;
-  const Staging::Span span = found->second.span;
+  const Staging::Allocation span = found->second.span;
   const std::vector<ArrayPiece> written = std::move(found->second.written);
   lock.unlock();
   if (succeeded) {

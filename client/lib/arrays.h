@@ -65,16 +65,17 @@ class Arrays {
 
  private:
   struct Flight {
-    Staging::Span span;
+    Staging::Allocation span;
     std::vector<ArrayPiece> written;
     bool settling = false;  // a thread is copying the result back
   };
   struct Discarded {
     std::uint64_t sequence;
-    Staging::Span span;
+    Staging::Allocation span;
   };
 
-  Result<std::uint64_t> PostIn(const Staging::Span& span, const ipc::Record& record, ArrayUse use);
+  Result<std::uint64_t> PostIn(const Staging::Allocation& span, const ipc::Record& record,
+                               ArrayUse use);
   void FreeDiscarded();
   // A piece of an array of `whole` bytes, into or out of staging memory.
   void Copy(std::size_t whole, std::byte* target, const std::byte* source, std::size_t size);

@@ -18,7 +18,7 @@ struct hr_segment {
   std::byte* address = nullptr;
   std::size_t size = 0;
   headrace::ipc::SealedMemory memory;  // of the host
-  // Of a GPU, when the library allocated it; shared with those who keep it.
+  // Memory of a GPU that the library allocated; shared with those who keep it.
   std::shared_ptr<const headrace::client::GpuMemory> gpu_memory;
 };
 

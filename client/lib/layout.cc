@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "client/lib/handles.h"
+#include "ipc/layout_limits.h"
 
 namespace headrace::client {
 namespace {
@@ -68,8 +69,9 @@ Status CheckOptions(const hr_layout_options& options) {
 
 Status CheckLayout(std::span<const hr_tensor_spec> specs, const hr_layout_options& options) {
   if (Status status = CheckOptions(options); !status) return status;
-  if (specs.empty() || specs.size() > kGradientsMax) {
-    return Wrong(fmt::format("{} gradients: 1 to {} are possible", specs.size(), kGradientsMax));
+  if (specs.empty() || specs.size() > ipc::kLayoutTensorsMax) {
+    return Wrong(
+        fmt::format("{} gradients: 1 to {} are possible", specs.size(), ipc::kLayoutTensorsMax));
   }
   for (std::size_t i = 0; i < specs.size(); ++i) {
     if (specs[i].segment != specs[0].segment) {

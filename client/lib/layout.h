@@ -22,9 +22,6 @@ namespace headrace::client {
 
 class Session;
 
-// Gradients of one layout: their records must fit the channel together, beside other operations.
-inline constexpr std::size_t kGradientsMax = 768;
-
 // What the specs of a layout must be, beyond what each must be as a tensor: one segment, no
 // overlap, a reduction and policy that can be. The error names the gradients.
 Status CheckLayout(std::span<const hr_tensor_spec> specs, const hr_layout_options& options);

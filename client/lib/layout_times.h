@@ -19,7 +19,7 @@ namespace headrace::client {
 // Not thread-safe; Layout holds its lock.
 class LayoutTimes {
  public:
-  // Of one gradient in one iteration, as its record says them: at most ipc::kGradientTimeMax.
+  // The times of one gradient in one iteration, in its record: at most ipc::kGradientTimeMax.
   struct Part {
     std::uint64_t forward_ns = 0;
     std::uint64_t waited_ns = 0;

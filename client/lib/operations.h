@@ -77,7 +77,7 @@ class Operations {
   // How it ended; it must have.
   ipc::Outcome OutcomeOf(std::uint64_t operation) const;
 
-  // Of a receive that has ended well, the rank that sent. Errors: kInvalidArgument (never posted),
+  // The rank whose send a receive got, once it ended well. Errors: kInvalidArgument (never posted),
   // kBusy (open, or failed), kNotFound (so long ago that nobody knows).
   Result<std::uint32_t> SourceOf(std::uint64_t operation) const;
 
@@ -122,7 +122,7 @@ class Operations {
   // done something, which Lose may have to bring about.
   bool promising_ = false;  // guarded by mutex_
   std::condition_variable promised_;
-  // Of each slot, the last number that a signal was promised.
+  // The last number that a signal was promised, for each slot.
   std::array<std::uint64_t, ipc::kOperationsMax> promises_{};  // guarded by mutex_
   ipc::CompletionReader reader_;
   ipc::ChannelLayout* channel_;  // never null

@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view kDefaultSocket = "/run/headrace/headrace.sock";
 // Long enough for a service that is busy mapping gigabytes, short enough to notice a stopped one.
 constexpr std::uint32_t kDefaultCallTimeoutMs = 10'000;
-// Of a job that goes on without lost ranks, where nothing else is said.
+// The default for a job that goes on without lost ranks.
 constexpr std::uint32_t kDefaultReconnectS = 30;
 // In which a supervisor starts a service again, whose ranks then are not lost.
 constexpr std::uint32_t kDefaultShrinkGraceMs = 5'000;

@@ -213,6 +213,54 @@ Result<hr_segment*> Session::CreateSegment(std::size_t size) {
   return Own(std::move(segment));
 }
 
+Result<hr_segment*> Session::CreateDeviceSegment(std::size_t size, int device) {
+  if (size == 0 || size > kDeviceMemorySizeMax) {
+    return Error(Code::kInvalidArgument, fmt::format("segment of {} bytes: 1 to {} are possible",
+                                                     size, kDeviceMemorySizeMax));
+  }
+  if (Status status = gpus_.CheckDevice(device); !status) return status.error();
+  Result<std::shared_ptr<const transport::CudaDriver>> driver = gpus_.Driver();
+  if (!driver) return driver.error();
+  auto memory = GpuMemory::Allocate(std::move(driver).value(), device, size);
+  if (!memory) return memory.error();
+  if (Status status = gpus_.NoteMemoryOn(device); !status) return status.error();
+  const Result<transport::DeviceGrant> grant = (*memory)->arena().Grant();
+  if (!grant) return grant.error();
+  const Result<std::uint32_t> id = control_->RegisterDeviceSegment(grant->handle, grant->fds);
+  if (!id) return id.error();
+  const transport::DeviceArena& arena = (*memory)->arena();
+  auto segment = std::make_unique<hr_segment>();
+  segment->id = *id;
+  segment->device = device;
+  segment->address = reinterpret_cast<std::byte*>(arena.address());  // NOLINT: of the GPU
+  segment->size = arena.size();
+  segment->gpu_memory = std::move(memory).value();
+  return Own(std::move(segment));
+}
+
+Result<hr_segment*> Session::ShareDeviceSegment(void* address, std::size_t size) {
+  const auto grant = gpus_.Grant(reinterpret_cast<transport::CuAddress>(address), size);  // NOLINT
+  if (!grant) return grant.error();
+  if (Status status = gpus_.NoteMemoryOn(grant->device); !status) return status.error();
+  const Result<std::uint32_t> id = control_->RegisterDeviceSegment(grant->handle, grant->fds);
+  if (!id) return id.error();
+  auto segment = std::make_unique<hr_segment>();
+  segment->id = *id;
+  segment->device = grant->device;
+  segment->address = static_cast<std::byte*>(address);
+  segment->size = size;
+  return Own(std::move(segment));
+}
+
+Result<hr_allocation> Session::AllocationAt(const void* address) {
+  const auto found = gpus_.AllocationAt(reinterpret_cast<transport::CuAddress>(address));
+  if (!found) return found.error();
+  return hr_allocation{.base = reinterpret_cast<void*>(found->base),  // NOLINT: of the GPU
+                       .size = found->size,
+                       .number = found->number,
+                       .device = found->device};
+}
+
 hr_segment* Session::Own(std::unique_ptr<hr_segment> segment) {
   hr_segment* handle = segment.get();
   std::lock_guard lock(mutex_);
@@ -323,78 +371,26 @@ void Session::FreeLayout(const hr_layout* layout) {
   if (layout_.get() == layout) layout_.reset();
 }
 
-Status Session::CheckRequest(const Request& request, std::uint64_t count) const {
-  const auto kind = request.kind;
-  if (Reduces(kind) && !IsReduction(static_cast<std::uint8_t>(request.reduction))) {
-    return Error(Code::kInvalidArgument,
-                 fmt::format("reduction {} is not one", static_cast<int>(request.reduction)));
-  }
-  if (HasRoot(kind) && request.root >= world_size()) {
-    const bool from = kind == Collective::kBroadcast || kind == kScatter;
-    return Error(Code::kInvalidArgument,
-                 fmt::format("{} {} rank {}: the job has {} ranks", Name(kind),
-                             from ? "from" : "to", request.root, world_size()));
-  }
-  const bool from_any = kind == ipc::kReceive && request.root == ipc::kAnyRank;
-  if (ipc::IsSendOrReceive(kind) && !from_any &&
-      (request.root >= world_size() || request.root == rank())) {
-    return Error(
-        Code::kInvalidArgument,
-        fmt::format("{} {} rank {}: {}", Name(kind), kind == ipc::kSend ? "to" : "from",
-                    request.root,
-                    request.root == rank() ? "that is this rank itself: copy the memory"
-                                           : fmt::format("the job has {} ranks", world_size())));
-  }
-  const bool in_parts = kind == Collective::kReduceScatter || kind == Collective::kAllGather;
-  if (count == 0 || (in_parts && count % world_size() != 0)) {
-    return Error(Code::kInvalidArgument,
-                 fmt::format("{} of {} elements: {}", Name(kind), count,
-                             count == 0 ? "there must be at least one"
-                                        : fmt::format("the count must be a multiple of the {} "
-                                                      "ranks",
-                                                      world_size())));
-  }
-  return {};
-}
-
-ipc::Record Session::RecordOf(const Request& request, DType dtype, std::uint64_t count) {
-  ipc::Record record;
-  record.kind = static_cast<std::uint8_t>(request.kind);
-  record.dtype = static_cast<std::uint8_t>(dtype);
-  record.reduction = static_cast<std::uint8_t>(request.reduction);
-  record.root = request.root;
-  record.tag = request.tag;
-  record.count = count;
-  return record;
-}
-
-Result<ipc::Record> Session::RecordFor(const Request& request, const hr_tensor* tensor,
-                                       const hr_range* range) const {
-  if (tensor == nullptr) return Error(Code::kInvalidArgument, "the tensor is NULL");
-  const hr_range whole{0, tensor->count};
-  const hr_range& part = range == nullptr ? whole : *range;
-  if (part.offset > tensor->count || part.count > tensor->count - part.offset) {
-    return Error(Code::kInvalidArgument,
-                 fmt::format("{} elements from element {} do not lie within the tensor's {}",
-                             part.count, part.offset, tensor->count));
-  }
-  if (Status status = CheckRequest(request, part.count); !status) return status.error();
-  ipc::Record record = RecordOf(request, tensor->dtype, part.count);
-  record.tensor = tensor->id;
-  record.offset = part.offset * SizeOf(tensor->dtype);
-  return record;
-}
-
 Result<std::uint64_t> Session::Post(const Request& request, const hr_tensor* tensor,
                                     const hr_range* range) {
-  const Result<ipc::Record> record = RecordFor(request, tensor, range);
+  const Result<ipc::Record> record = TensorRecordOf(request, tensor, range, asker());
   if (!record) return record.error();
   return operations_.Post(*record);
 }
 
+Result<std::uint64_t> Session::Post(Result<ArrayRequest> request) {
+  if (!request) return request.error();
+  return arrays_->Post(request->record, std::move(request->use));
+}
+
+Result<std::uint64_t> Session::Post(Result<TableRequest> request) {
+  if (!request) return request.error();
+  return arrays_->PostTable(request->record, std::move(request->parts));
+}
+
 Result<std::uint64_t> Session::PostOnStream(const Request& request, const hr_tensor* tensor,
                                             const hr_range* range, transport::CuStream stream) {
-  const Result<ipc::Record> record = RecordFor(request, tensor, range);
+  const Result<ipc::Record> record = TensorRecordOf(request, tensor, range, asker());
   if (!record) return record.error();
   const Result<GpuWords*> words = WordsFor(tensor->device);
   if (!words) return words.error();

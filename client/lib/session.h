@@ -27,28 +27,13 @@
 #include "client/lib/fork_guard.h"
 #include "client/lib/handles.h"
 #include "client/lib/layout.h"
-#include "client/lib/message_parts.h"
 #include "client/lib/operations.h"
+#include "client/lib/requests.h"
 #include "client/lib/session_gpus.h"
 #include "ipc/channel.h"
 #include "ipc/records.h"
 
 namespace headrace::client {
-
-// What is to be done, whatever memory it is done on.
-struct Request {
-  Collective kind = Collective::kBarrier;
-  Reduction reduction = Reduction::kSum;
-  std::uint32_t root = 0;  // the other rank, of a send or receive; ipc::kAnyRank: whoever sends
-  std::uint64_t tag = 0;   // of a send or receive
-};
-
-inline Request SendTo(std::uint32_t target, std::uint64_t tag) {
-  return {ipc::kSend, Reduction::kSum, target, tag};
-}
-inline Request ReceiveFrom(std::uint32_t source, std::uint64_t tag) {
-  return {ipc::kReceive, Reduction::kSum, source, tag};
-}
 
 class Session final : public LossListener {
  public:
@@ -86,8 +71,9 @@ class Session final : public LossListener {
   // As they are now: a job that goes on with fewer ranks numbers them anew.
   std::uint32_t rank() const { return rank_.load(std::memory_order_relaxed); }
   std::uint32_t world_size() const { return world_size_.load(std::memory_order_relaxed); }
-  // Of each rank, the one that it had at first.
+  // The number that each rank had at first.
   const std::vector<std::uint32_t>& members() const { return membership_.members; }
+  Asker asker() const { return {rank(), world_size()}; }
   const std::string& job() const { return request_.job; }
   std::int32_t service_pid() const { return service_pid_.load(std::memory_order_relaxed); }
 
@@ -101,13 +87,13 @@ class Session final : public LossListener {
   Status Reconnecting() const;
   // Waits for a service, attaches, hands in what is registered, and waits for the other ranks. A
   // negative timeout is no limit; 0: as the options say. In session_reconnect.cc.
-  Status Reconnect(TimeNs timeout_ns) { return ComeBack(timeout_ns, shrink_, true); }
+  Status Reconnect(TimeNs timeout_ns) { return Reattach(timeout_ns, shrink_, true); }
   // Goes on with those that are left, and with those that wait to join, whether or not anything is
   // lost.
-  Status Meet(TimeNs timeout_ns, const ShrinkRules& rules) {
-    return ComeBack(timeout_ns, rules, false);
+  Status Shrink(TimeNs timeout_ns, const ShrinkRules& rules) {
+    return Reattach(timeout_ns, rules, false);
   }
-  // Of a process that is no rank yet: comes in when the job's ranks meet. Before anything else.
+  // For a process that is no rank yet: joins when the job's ranks form anew. Before anything else.
   Status Join();
   // Others wait to.
   bool members_wait() const { return members_wait_.load(std::memory_order_relaxed); }
@@ -134,25 +120,9 @@ class Session final : public LossListener {
                                      const hr_range* range, transport::CuStream stream);
   // What follows in `stream` starts once the operation has ended.
   Status WaitOnStream(std::uint64_t operation, transport::CuStream stream);
-  Result<std::uint64_t> PostArray(const Request& request, void* array, std::uint64_t count,
-                                  std::uint8_t dtype);
-  // An array of `count` elements that lies in pieces.
-  Result<std::uint64_t> PostPieces(const Request& request, std::uint64_t count, std::uint8_t dtype,
-                                   std::span<const hr_piece> read,
-                                   std::span<const hr_piece> written);
-  // Whether its root, if it has one, is a rank.
-  Status CheckRoot(const Request& request) const { return CheckRequest(request, world_size()); }
-  // A gather, scatter or all_to_all, of one-off arrays, and of ranges of registered tensors, which
-  // are null where this rank has none.
-  Result<std::uint64_t> PostMessages(const Request& request, std::uint8_t dtype,
-                                     const Moves<hr_array>& arrays);
-  Result<std::uint64_t> PostMessages(const Request& request, const hr_tensor* input,
-                                     const hr_tensor* output, const Moves<hr_range>& ranges);
-  // An all_gather or reduce_scatter with parts of any size, of which a rank gives or gets its own.
-  Result<std::uint64_t> PostParts(const Request& request, std::uint8_t dtype, const hr_array& own,
-                                  std::span<const hr_array> parts);
-  Result<std::uint64_t> PostParts(const Request& request, const hr_tensor* tensor,
-                                  const hr_range* range, std::span<const std::uint64_t> counts);
+  // Returns the failure of a request that has failed. See requests.h.
+  Result<std::uint64_t> Post(Result<ArrayRequest> request);
+  Result<std::uint64_t> Post(Result<TableRequest> request);
   Result<std::uint64_t> PostBarrier();
 
   Result<bool> HasEnded(std::uint64_t operation) const { return operations_.HasEnded(operation); }
@@ -185,17 +155,12 @@ class Session final : public LossListener {
   using Owned = std::map<const Handle*, std::unique_ptr<Handle>>;
 
   hr_segment* Own(std::unique_ptr<hr_segment> segment);
-  // Of one-off memory; what says where it is follows.
-  static ipc::Record RecordOf(const Request& request, DType dtype, std::uint64_t count);
-  Result<ipc::Record> RecordFor(const Request& request, const hr_tensor* tensor,
-                                const hr_range* range) const;
   Result<std::uint32_t> Announce(std::span<const TensorSpec> specs, LayoutNotice& notice);
   template <typename Handle>
   Status CheckOwned(const Owned<Handle>& owned, const Handle* handle, const char* what);
-  Status CheckRequest(const Request& request, std::uint64_t count) const;
 
-  // The steps of Reconnect, Meet and Join. `if_lost`: only where something is lost.
-  Status ComeBack(TimeNs timeout_ns, const std::optional<ShrinkRules>& shrink, bool if_lost);
+  // The steps of Reconnect, Shrink and Join. `if_lost`: only where something is lost.
+  Status Reattach(TimeNs timeout_ns, const std::optional<ShrinkRules>& shrink, bool if_lost);
   Status CheckLost() const;
   void EndLife(const Error& cause);
   Status RetryAttempts(TimeNs timeout_ns, const std::optional<ShrinkRules>& shrink);
@@ -207,8 +172,6 @@ class Session final : public LossListener {
   Status AwaitOthers(TimeNs deadline);
   void AdoptMembership(const Membership& membership, std::uint32_t own);
   std::string DescribeAttempt() const;
-  ArrayUse UseOf(const Request& request, void* array, std::size_t size) const;
-  Result<DType> CheckArray(const Request& request, std::uint64_t count, std::uint8_t dtype) const;
 
   const Attacher attach_;
   AttachRequest request_;      // as at first; Reconnect changes a copy

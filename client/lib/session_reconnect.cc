@@ -78,7 +78,7 @@ Status Session::Join() {
   return RetryAttempts(bound_ns, shrink_ ? *shrink_ : ShrinkRules{});
 }
 
-Status Session::ComeBack(TimeNs timeout_ns, const std::optional<ShrinkRules>& shrink,
+Status Session::Reattach(TimeNs timeout_ns, const std::optional<ShrinkRules>& shrink,
                          bool if_lost) {
   const TimeNs bound_ns = timeout_ns == 0 ? reconnect_ns_ : timeout_ns;
   if (bound_ns == 0) {

@@ -8,8 +8,8 @@
 
 namespace headrace::client {
 
-Result<Staging::Span> Staging::Allocate(std::size_t size) {
-  Span span;
+Result<Staging::Allocation> Staging::Allocate(std::size_t size) {
+  Allocation span;
   {
     std::lock_guard lock(mutex_);
     if (TryAllocate(size, span)) return span;
@@ -25,7 +25,7 @@ Result<Staging::Span> Staging::Allocate(std::size_t size) {
   }
 }
 
-bool Staging::TryAllocate(std::size_t size, Span& span) {
+bool Staging::TryAllocate(std::size_t size, Allocation& span) {
   for (Segment& segment : segments_) {
     if (const auto offset = segment.spans.Allocate(size)) {
       HR_CHECK(*offset + size <= segment.memory.mapping.size(), segment.id, *offset, size);
@@ -72,7 +72,7 @@ Status Staging::Grow(std::size_t size) {
   return {};
 }
 
-void Staging::Free(const Span& span) {
+void Staging::Free(const Allocation& span) {
   std::lock_guard lock(mutex_);
   const auto mine = [&span](const Segment& segment) { return segment.id == span.segment; };
   const auto segment = std::find_if(segments_.begin(), segments_.end(), mine);

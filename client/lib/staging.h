@@ -22,7 +22,7 @@ class Staging {
   static constexpr std::size_t kSegmentSizeMin = std::size_t{1} << 20;
 
   // A piece of staging memory; given back with Give, or gone with the Staging.
-  struct Span {
+  struct Allocation {
     std::uint32_t segment = 0;
     std::size_t offset = 0;  // in the segment
     std::size_t size = 0;
@@ -32,8 +32,8 @@ class Staging {
   explicit Staging(Control& control) : control_(control) {}
 
   // `size` at least 1. Errors: kExhausted, or what the service says to a new segment.
-  Result<Span> Allocate(std::size_t size);
-  void Free(const Span& span);
+  Result<Allocation> Allocate(std::size_t size);
+  void Free(const Allocation& span);
 
   std::size_t size() const;  // bytes in all segments
 
@@ -45,7 +45,7 @@ class Staging {
   };
 
   // Both under mutex_.
-  bool TryAllocate(std::size_t size, Span& span);
+  bool TryAllocate(std::size_t size, Allocation& span);
   std::list<Segment> RemoveUnused();
 
   Status Grow(std::size_t size);

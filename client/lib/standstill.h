@@ -23,7 +23,7 @@ class StandstillDetector {
 
   explicit StandstillDetector(TimeNs timeout_ns);
 
-  // How often Look is to be called.
+  // How often Check is to be called.
   TimeNs interval_ns() const { return interval_ns_; }
   // `oldest` is the number of the oldest open operation; 0: none is open.
   Step Check(TimeNs now, std::uint64_t oldest);

@@ -20,7 +20,7 @@
 namespace headrace::client {
 namespace {
 
-struct Stage {
+struct BootstrapState {
   const Manners manners;
   std::mutex mutex;
   BootstrapEnd::Seen seen;  // guarded by mutex
@@ -28,17 +28,17 @@ struct Stage {
 
 class AdminEnd final : public schema::Admin::Server {
  public:
-  explicit AdminEnd(Stage& stage) : stage_(stage) {}
+  explicit AdminEnd(BootstrapState& state) : state_(state) {}
 
   kj::Promise<void> ping(PingContext) override {
-    if (stage_.manners.silent_pings) return kj::NEVER_DONE;
-    std::lock_guard lock(stage_.mutex);
-    ++stage_.seen.pings;
+    if (state_.manners.silent_pings) return kj::NEVER_DONE;
+    std::lock_guard lock(state_.mutex);
+    ++state_.seen.pings;
     return kj::READY_NOW;
   }
 
  private:
-  Stage& stage_;
+  BootstrapState& state_;
 };
 
 void FillRefusal(const Status& status, schema::Refusal::Builder refusal) {
@@ -53,17 +53,17 @@ std::uint64_t SizeOfFile(int fd) {
 
 class SessionEnd final : public schema::Session::Server {
  public:
-  explicit SessionEnd(Stage& stage) : stage_(stage) {}
+  explicit SessionEnd(BootstrapState& state) : state_(state) {}
 
   kj::Promise<void> registerSegment(RegisterSegmentContext context) override {
     return context.getParams().getMemory().getFd().then([this, context](kj::Maybe<int> fd) mutable {
-      std::lock_guard lock(stage_.mutex);
+      std::lock_guard lock(state_.mutex);
       KJ_IF_MAYBE (number, fd) {
-        stage_.seen.segment_size = SizeOfFile(*number);
+        state_.seen.segment_size = SizeOfFile(*number);
       }
-      FillRefusal(stage_.manners.refusal, context.getResults().getRefusal());
+      FillRefusal(state_.manners.refusal, context.getResults().getRefusal());
       context.getResults().setSegment(3);
-      if (stage_.manners.answers_after == 0) return kj::Promise<void>(kj::READY_NOW);
+      if (state_.manners.answers_after == 0) return kj::Promise<void>(kj::READY_NOW);
       auto pair = kj::newPromiseAndFulfiller<void>();
       mapped_ = kj::mv(pair.fulfiller);
       return kj::mv(pair.promise);
@@ -72,16 +72,16 @@ class SessionEnd final : public schema::Session::Server {
   kj::Promise<void> registration(RegistrationContext context) override {
     ++asked_;
     context.getResults().setBytes(
-        static_cast<std::uint64_t>(std::min(asked_, stage_.manners.gets_on)) * 4096);
-    if (asked_ == stage_.manners.answers_after) mapped_->fulfill();
+        static_cast<std::uint64_t>(std::min(asked_, state_.manners.gets_on)) * 4096);
+    if (asked_ == state_.manners.answers_after) mapped_->fulfill();
     return kj::READY_NOW;
   }
   kj::Promise<void> registerDeviceSegment(RegisterDeviceSegmentContext context) override {
     const auto params = context.getParams();
     {
-      std::lock_guard lock(stage_.mutex);
+      std::lock_guard lock(state_.mutex);
       const auto handle = params.getHandle();
-      stage_.seen.handle = {.kind = static_cast<DeviceHandleKind>(handle.getKind()),
+      state_.seen.handle = {.kind = static_cast<DeviceHandleKind>(handle.getKind()),
                             .exporter_pid = handle.getExporterPid(),
                             .offset = handle.getOffset(),
                             .size = handle.getSize(),
@@ -90,94 +90,94 @@ class SessionEnd final : public schema::Session::Server {
         ASSERT_LE(from.size(), to.size());
         std::copy(from.begin(), from.end(), to.begin());
       };
-      copy(handle.getDevice(), stage_.seen.handle.device);
-      copy(handle.getLegacy(), stage_.seen.handle.legacy);
+      copy(handle.getDevice(), state_.seen.handle.device);
+      copy(handle.getLegacy(), state_.seen.handle.legacy);
     }
     auto fds = kj::heapArrayBuilder<kj::Promise<kj::Maybe<int>>>(params.getPieces().size());
     for (schema::Descriptor::Client piece : params.getPieces()) fds.add(piece.getFd());
     return kj::joinPromises(fds.finish())
         .then([this, context](kj::Array<kj::Maybe<int>> numbers) mutable {
-          std::lock_guard lock(stage_.mutex);
+          std::lock_guard lock(state_.mutex);
           for (const kj::Maybe<int>& fd : numbers) {
             KJ_IF_MAYBE (number, fd) {
-              stage_.seen.piece_sizes.push_back(SizeOfFile(*number));
+              state_.seen.piece_sizes.push_back(SizeOfFile(*number));
             }
           }
-          FillRefusal(stage_.manners.refusal, context.getResults().getRefusal());
+          FillRefusal(state_.manners.refusal, context.getResults().getRefusal());
           context.getResults().setSegment(4);
         });
   }
   kj::Promise<void> registerTensors(RegisterTensorsContext context) override {
-    std::lock_guard lock(stage_.mutex);
-    stage_.seen.tensors += context.getParams().getTensors().size();
-    FillRefusal(stage_.manners.refusal, context.getResults().getRefusal());
+    std::lock_guard lock(state_.mutex);
+    state_.seen.tensors += context.getParams().getTensors().size();
+    FillRefusal(state_.manners.refusal, context.getResults().getRefusal());
     context.getResults().setFirst(11);
     return kj::READY_NOW;
   }
   kj::Promise<void> setLayout(SetLayoutContext context) override {
     const auto params = context.getParams();
-    std::lock_guard lock(stage_.mutex);
-    stage_.seen.layout = std::to_string(params.getFirst()) + " " +
+    std::lock_guard lock(state_.mutex);
+    state_.seen.layout = std::to_string(params.getFirst()) + " " +
                          std::to_string(params.getCount()) + " " +
                          std::to_string(params.getReduction()) + " " + params.getPolicy().cStr() +
                          " " + params.getCodec().cStr();
-    FillRefusal(stage_.manners.refusal, context.getResults().getRefusal());
+    FillRefusal(state_.manners.refusal, context.getResults().getRefusal());
     return kj::READY_NOW;
   }
   kj::Promise<void> leave(LeaveContext) override {
-    std::lock_guard lock(stage_.mutex);
-    stage_.seen.left = true;
+    std::lock_guard lock(state_.mutex);
+    state_.seen.left = true;
     return kj::READY_NOW;
   }
 
  private:
-  Stage& stage_;
+  BootstrapState& state_;
   int asked_ = 0;
   kj::Own<kj::PromiseFulfiller<void>> mapped_;
 };
 
 class BootstrapServer final : public schema::Bootstrap::Server {
  public:
-  explicit BootstrapServer(Stage& stage) : stage_(stage) {}
+  explicit BootstrapServer(BootstrapState& state) : state_(state) {}
 
   kj::Promise<void> attach(AttachContext context) override {
-    if (stage_.manners.silent) return kj::NEVER_DONE;
+    if (state_.manners.silent) return kj::NEVER_DONE;
     const auto params = context.getParams();
     {
-      std::lock_guard lock(stage_.mutex);
-      stage_.seen.rank = params.getRequest().getRank();
-      stage_.seen.program = params.getHello().getProgram().cStr();
-      stage_.seen.rendezvous = params.getRequest().getRendezvous().cStr();
-      stage_.seen.architecture = params.getRequest().getArchitecture().cStr();
+      std::lock_guard lock(state_.mutex);
+      state_.seen.rank = params.getRequest().getRank();
+      state_.seen.program = params.getHello().getProgram().cStr();
+      state_.seen.rendezvous = params.getRequest().getRendezvous().cStr();
+      state_.seen.architecture = params.getRequest().getArchitecture().cStr();
     }
     return params.getRequest().getChannel().getFd().then(
         [this, context](kj::Maybe<int> fd) mutable {
-          std::lock_guard lock(stage_.mutex);
+          std::lock_guard lock(state_.mutex);
           KJ_IF_MAYBE (number, fd) {
-            stage_.seen.channel_size = SizeOfFile(*number);
+            state_.seen.channel_size = SizeOfFile(*number);
           }
           auto results = context.getResults();
-          if (!stage_.manners.refuse_calls)
-            FillRefusal(stage_.manners.refusal, results.getRefusal());
-          results.setSession(kj::heap<SessionEnd>(stage_));
+          if (!state_.manners.refuse_calls)
+            FillRefusal(state_.manners.refusal, results.getRefusal());
+          results.setSession(kj::heap<SessionEnd>(state_));
           results.getGranted().setSessionId(42);
-          results.getGranted().setTimeoutMs(stage_.manners.timeout_ms);
+          results.getGranted().setTimeoutMs(state_.manners.timeout_ms);
         });
   }
   kj::Promise<void> admin(AdminContext context) override {
-    context.getResults().setAdmin(kj::heap<AdminEnd>(stage_));
+    context.getResults().setAdmin(kj::heap<AdminEnd>(state_));
     return kj::READY_NOW;
   }
 
  private:
-  Stage& stage_;
+  BootstrapState& state_;
 };
 
 }  // namespace
 
 struct BootstrapEnd::Thread {
   Thread(const std::string& path, Manners manners)
-      : stage{std::move(manners), {}, {}},
+      : state{std::move(manners), {}, {}},
         listener(ListenAt(path)),
         stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         thread([this] { Run(); }) {}
@@ -200,7 +200,7 @@ struct BootstrapEnd::Thread {
     kj::AsyncIoContext io = kj::setupAsyncIo();
     auto receiver = io.lowLevelProvider->wrapListenSocketFd(
         listener.release(), kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP);
-    capnp::TwoPartyServer server(kj::heap<BootstrapServer>(stage));
+    capnp::TwoPartyServer server(kj::heap<BootstrapServer>(state));
     kj::UnixEventPort::FdObserver observer(io.unixEventPort, stop.get(),
                                            kj::UnixEventPort::FdObserver::OBSERVE_READ);
     server.listenCapStreamReceiver(*receiver, kDevicePiecesMax)
@@ -208,7 +208,7 @@ struct BootstrapEnd::Thread {
         .wait(io.waitScope);
   }
 
-  Stage stage;
+  BootstrapState state;
   UniqueFd listener;
   UniqueFd stop;
   std::thread thread;
@@ -239,8 +239,8 @@ BootstrapEnd::~BootstrapEnd() {
 void BootstrapEnd::Vanish() { thread_->Stop(); }
 
 BootstrapEnd::Seen BootstrapEnd::seen() const {
-  std::lock_guard lock(thread_->stage.mutex);
-  return thread_->stage.seen;
+  std::lock_guard lock(thread_->state.mutex);
+  return thread_->state.seen;
 }
 
 }  // namespace headrace::client

@@ -22,7 +22,7 @@ struct Manners {
   bool silent = false;              // takes attach and never answers
   bool silent_pings = false;        // never answers pings
   std::uint32_t timeout_ms = 1500;  // of operations, as granted
-  // Of registerSegment: so often it says that it has got on, and then no more; the answer comes
+  // How often registerSegment says that it has got on, and then no more; the answer comes
   // after `answers_after` questions.
   int gets_on = 0;
   int answers_after = 0;
