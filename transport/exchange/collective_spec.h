@@ -32,7 +32,7 @@ struct CollectiveSpec {
   // Goes the way and in the pieces that it would go without a codec, so that sums are the same
   // bits; messages are of different sizes.
   bool lossless() const { return codec == Codec::kLossless; }
-  // Of `elements` of it on their way; at most, where it is lossless.
+  // The bytes of `elements` of it on their way; at most, where it is lossless.
   std::size_t SizeOfElements(std::uint64_t elements) const {
     if (encoded()) return EncodedSize(codec, elements);
     return static_cast<std::size_t>(elements) * SizeOf(dtype);

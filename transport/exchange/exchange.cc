@@ -168,9 +168,9 @@ void Exchange::SendNotice(std::uint32_t group, std::uint32_t member, std::vector
   if (Group* const found = Find(group)) found->SendNotice(member, std::move(bytes));
 }
 
-void Exchange::TakeNotices(std::vector<Notice>& notices) {
+void Exchange::DrainNotices(std::vector<Notice>& notices) {
   for (const auto& group : groups_) {
-    if (group) group->TakeNotices(notices);
+    if (group) group->DrainNotices(notices);
   }
 }
 

@@ -50,7 +50,7 @@ class Exchange final : public NetworkTransport, private WireEvents {
   void SetShare(std::uint32_t group, const Share& share) override;
   void CloseGroup(std::uint32_t group, const std::string& cause) override;
   void SendNotice(std::uint32_t group, std::uint32_t member, std::vector<std::byte> bytes) override;
-  void TakeNotices(std::vector<Notice>& notices) override;
+  void DrainNotices(std::vector<Notice>& notices) override;
   const NetworkCounters& counters() const override { return counters_; }
 
  private:

@@ -21,7 +21,7 @@ GroupLimits LimitsOf(const ExchangeOptions& options, std::uint32_t data_count,
                      std::uint32_t servers_count) {
   const std::uint32_t owners = servers_count > 0 ? servers_count : data_count;
   const std::uint32_t window = std::max(kWindowMin, kPiecesUnderWay * owners);
-  // Of a window, a node that sums owns its share, and receives each piece from all others.
+  // A node that sums owns its share of a window, and receives each piece from all others.
   // Besides, each piece may be one of several runs of memory, which are gathered in a slot.
   const std::uint32_t slots_count =
       servers_count > 0 ? window * data_count : 2 * window + data_count;

@@ -76,7 +76,7 @@ class NoticeLinks {
     State state = State::kNone;
     std::vector<std::byte> bytes;
   };
-  // Of those that this node and one other send each other.
+  // The notices that this node and one other send each other.
   struct Link {
     LinkId id = 0;
     bool open = false;

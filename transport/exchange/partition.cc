@@ -42,7 +42,7 @@ Partition::Partition(const CollectiveSpec& spec, Pattern pattern, std::uint64_t 
   // Positions may grow in any of their digits, by powers of two too: all of them have a say.
   const std::uint64_t digits = (position & 0xFFFF) + (position >> 16 & 0xFFFF) +
                                (position >> 32 & 0xFFFF) + (position >> 48);
-  // Of a half each owner has some, and of both halves the same.
+  // Each owner has pieces of a half, and the same ones of both halves.
   const bool half = IsHalf(spec.kind);
   turn_ = half ? 0 : static_cast<std::uint32_t>(digits % owners_count_);
   const std::uint64_t bytes = spec.Bytes();

@@ -15,7 +15,7 @@ inline constexpr std::size_t kPieceAlignment = 64;
 // than the smallest that is worth its message.
 inline constexpr std::uint32_t kPiecesPerOwner = 4;
 inline constexpr std::size_t kSentPieceSizeMin = std::size_t{16} << 10;
-// Of an encoded transfer a piece has no more elements, however few bytes they take: encoding a
+// A piece of an encoded transfer has no more elements, however few bytes they take: encoding a
 // piece is done in one go, and others wait for it.
 inline constexpr std::uint64_t kEncodedPieceCountMax = std::uint64_t{256} << 10;
 
@@ -31,7 +31,7 @@ class Partition {
   Partition(const CollectiveSpec& spec, Pattern pattern, std::uint64_t position,
             std::uint32_t data_count, std::uint32_t servers_count, std::size_t piece_size_max);
 
-  // Of a reduce_scatter or all_gather at least one for each owner, however few elements there are.
+  // At least one for each owner in a reduce_scatter or all_gather, however few elements there are.
   std::uint32_t pieces_count() const { return pieces_count_; }
   Range PieceRange(std::uint32_t piece) const;
   // The owner's member number; 0 where the pattern has no owners.

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t kOursBit = std::uint64_t{1} << 63;
 constexpr std::uint64_t kReceivesBit = std::uint64_t{1} << 62;
-// Of what a receive says: it has no pieces.
+// The piece number of the message by which a receive says that it is there.
 constexpr std::uint32_t kReadyPiece = UINT32_MAX;
 
 constexpr std::uint16_t IndexOf(std::uint64_t token) {
@@ -114,7 +114,7 @@ std::uint64_t PointToPoint::Missing(std::uint64_t token) const {
   if (open == nullptr || open->cancelled) return 0;
   const Link& link = links_[open->member];
   const bool waits = open->receives || (open->meets && !open->met) ||
-                     !wire_.GoesAtOnce(SizeOfPiece(*open, 0)) ||
+                     !wire_.IsEager(SizeOfPiece(*open, 0)) ||
                      (link.open && pacer_.IsStuck(link.flow));
   return waits ? MemberBit(open->member) : 0;
 }
@@ -213,7 +213,7 @@ std::uint32_t PointToPoint::Sent(std::uint64_t token, Code code) {
   Open& open = Of(token, false);
   const std::size_t size = SizeOfPiece(open, PieceNumberOf(token));
   Link& link = links_[open.member];
-  if (wire_.GoesAtOnce(size)) {
+  if (wire_.IsEager(size)) {
     pacer_.Ended(link.flow, size);
     --messages_moving_;
   }
@@ -251,7 +251,7 @@ void PointToPoint::Push(TimeNs now) {
     while (IsDue(open) && open.pushed < open.pieces_count && link.pieces < kPiecesPerPeer) {
       ++link.pieces;
       const std::size_t size = SizeOfPiece(open, open.pushed++);
-      if (wire_.GoesAtOnce(size)) {
+      if (wire_.IsEager(size)) {
         pacer_.Push(link.flow, index, size);
       } else {
         // It costs the wire nothing until its receiver takes it.
@@ -301,7 +301,7 @@ void PointToPoint::Send(std::uint16_t index) {
   ++counters_.messages_sent;
   counters_.bytes_sent += size;
   ++open.on_wire;
-  if (wire_.GoesAtOnce(size)) ++messages_moving_;
+  if (wire_.IsEager(size)) ++messages_moving_;
   const MessageHeader header = HeaderOf(open, kSend, piece);
   wire_.Send(links_[open.member].id, header, open.memory + std::uint64_t{piece} * piece_size_, size,
              TokenOf(index, false, piece));

@@ -7,7 +7,7 @@
 // nothing but its send. Nothing here holds up a collective's piece, and the pacer lets what is sent
 // here go before those.
 //
-// Of a send and receive that meet, the receive says that it is there by a message without bytes;
+// Where a send and receive meet, the receive says that it is there by a message without bytes;
 // the send keeps its pieces until that has come. What comes before the send was posted is kept, of
 // each peer as many as it can have receives open.
 //
@@ -93,7 +93,7 @@ class PointToPoint {
     std::vector<std::uint64_t> came;  // a bit for each piece of a receive that was accepted
     TimeNs begin_ns = kNever;
 
-    // Of a send: pieces that wait for their turn.
+    // Pieces of a send that wait for their turn.
     std::uint32_t waiting() const { return pushed - sent; }
   };
   struct Link {

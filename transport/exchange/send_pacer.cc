@@ -133,13 +133,13 @@ SendPacer::FlowId SendPacer::Choose(const Peer& peer) const {
   const Flow* best = nullptr;
   for (const FlowId id : peer.flows) {
     const Flow& flow = flows_[id];
-    if (flow.count > 0 && (best == nullptr || GoesBefore(flow, *best))) best = &flow;
+    if (flow.count > 0 && (best == nullptr || Precedes(flow, *best))) best = &flow;
   }
   HR_CHECK(best != nullptr, peer.address.size(), peer.waiting_count);
   return static_cast<FlowId>(best - flows_.data());
 }
 
-bool SendPacer::GoesBefore(const Flow& flow, const Flow& other) const {
+bool SendPacer::Precedes(const Flow& flow, const Flow& other) const {
   const bool is_late = now_ - flow.since_ns >= kPatience;
   const bool other_is_late = now_ - other.since_ns >= kPatience;
   if (is_late != other_is_late) return is_late;

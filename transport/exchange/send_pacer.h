@@ -107,7 +107,7 @@ class SendPacer {
     return peer.waiting_count > 0 && peer.bytes_out < peer_bytes_max_;
   }
   FlowId Choose(const Peer& peer) const;
-  bool GoesBefore(const Flow& flow, const Flow& other) const;
+  bool Precedes(const Flow& flow, const Flow& other) const;
   Item Pop(Flow& flow);
   void Join(Account& account) const;
   std::uint16_t PeerAt(const std::string& address);

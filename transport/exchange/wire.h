@@ -77,7 +77,7 @@ class Wire {
 
   // Whether a message of that size leaves as soon as the link has room for it. The Send of another
   // ends only after its receiver has accepted or dropped it.
-  virtual bool GoesAtOnce(std::size_t size) const = 0;
+  virtual bool IsEager(std::size_t size) const = 0;
   // Sends header and `size` bytes at `bytes`; 0 is allowed. Never refuses: what the link cannot
   // take yet waits.
   virtual void Send(LinkId link, const MessageHeader& header, const std::byte* bytes,

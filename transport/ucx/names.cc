@@ -101,7 +101,7 @@ bool ReachesNodes(std::string_view resource) {
       kOfOneNode, [resource](std::string_view name) { return resource.starts_with(name); });
 }
 
-bool TakesCudaMemory(ucp_context_h context) {
+bool SupportsCudaMemory(ucp_context_h context) {
   ucp_context_attr_t attributes{};
   attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
   if (ucp_context_query(context, &attributes) != UCS_OK) return false;

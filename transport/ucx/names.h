@@ -22,7 +22,7 @@ bool ReachesNodes(std::string_view resource);
 
 // Whether this UCX, on this machine, takes addresses of CUDA's memory: it was built with CUDA, and
 // there is a driver.
-bool TakesCudaMemory(ucp_context_h context);
+bool SupportsCudaMemory(ucp_context_h context);
 // What that means for GPUs' memory on its way to other nodes, as a sentence for people.
 std::string GpuPathText(bool takes_cuda_memory);
 

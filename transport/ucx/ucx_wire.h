@@ -28,6 +28,7 @@
 #include "transport/ucx/address.h"
 #include "transport/ucx/handles.h"
 #include "transport/ucx/options.h"
+#include "transport/ucx/peers.h"
 #include "transport/ucx/slots.h"
 
 namespace headrace::transport {
@@ -51,7 +52,7 @@ class UcxWire final : public Wire {
   Result<LinkId> Connect(const std::string& address, std::uint64_t key) override;
   void Close(LinkId link) override;
 
-  bool GoesAtOnce(std::size_t size) const override { return size < rendezvous_bytes_; }
+  bool IsEager(std::size_t size) const override { return size < rendezvous_bytes_; }
   void Send(LinkId link, const MessageHeader& header, const std::byte* bytes, std::size_t size,
             std::uint64_t token) override;
   void Accept(ArrivalId arrival, std::byte* memory, std::uint64_t token) override;
@@ -77,14 +78,6 @@ class UcxWire final : public Wire {
   };
   static_assert(sizeof(Envelope) == 80);
 
-  // Another wire.
-  struct Peer {
-    UcxWire* wire = nullptr;
-    std::uint32_t id = 0;
-    std::uint64_t wire_id = 0;
-    ucp_ep_h endpoint = nullptr;
-  };
-
   struct Link {
     std::uint32_t peer = 0;
     std::uint64_t peer_wire_id = 0;
@@ -105,7 +98,7 @@ class UcxWire final : public Wire {
   };
 
   // A send or an accept that UCX works on.
-  struct Operation {
+  struct OpenMessage {
     UcxWire* wire = nullptr;
     std::uint32_t id = 0;
     bool sends = false;
@@ -115,7 +108,7 @@ class UcxWire final : public Wire {
     std::uint64_t key = 0;
     Code given_up = Code::kOk;  // what it ends with, when it was given up
     bool reported = false;      // its end is reported, UCX has not let go of it
-    // Of a receive: the endpoint towards the sender. UCX may have made it by itself, and destroys
+    // The endpoint towards the sender of a receive. UCX may have made it by itself, and destroys
     // such a one without a word, but not before it has let go of this receive.
     ucp_ep_h source = nullptr;
     std::byte* memory = nullptr;  // of a send: only read
@@ -142,25 +135,22 @@ class UcxWire final : public Wire {
 
   static ucs_status_t OnMessage(void* wire, const void* header, std::size_t header_size,
                                 void* bytes, std::size_t size, const ucp_am_recv_param_t* param);
-  static void OnSent(void* request, ucs_status_t status, void* operation);
-  static void OnReceived(void* request, ucs_status_t status, std::size_t size, void* operation);
-  static void OnPeerError(void* peer, ucp_ep_h endpoint, ucs_status_t status);
-  static std::size_t PackPiece(void* operation, std::size_t offset, void* bytes,
+  static void OnSent(void* request, ucs_status_t status, void* message);
+  static void OnReceived(void* request, ucs_status_t status, std::size_t size, void* message);
+  static std::size_t PackPiece(void* message, std::size_t offset, void* bytes,
                                std::size_t size_max);
-  static ucs_status_t UnpackPiece(void* operation, std::size_t offset, const void* bytes,
+  static ucs_status_t UnpackPiece(void* message, std::size_t offset, const void* bytes,
                                   std::size_t size);
   static const ucp_generic_dt_ops_t& PieceOps();
 
   ucs_status_t Announce(const Envelope& envelope, void* bytes, std::size_t size,
                         const ucp_am_recv_param_t& param);
-  Operation& NewOperation(bool sends, std::uint64_t token);
-  void EndOperation(Operation& operation, ucs_status_t status);
+  OpenMessage& NewMessage(bool sends, std::uint64_t token);
+  void EndMessage(OpenMessage& message, ucs_status_t status);
   void StartReceive(const Arrival& arrival, std::byte* memory, std::uint64_t token);
   Arrival& ArrivalOf(ArrivalId id);
-  Result<std::uint32_t> PeerAt(const WireAddress& address);
-  static bool BelongsTo(const Operation& operation, LinkId id, const Link& link);
-  void EndOperations(LinkId id, const Link& link, Code code);
-  static void CloseEndpoint(ucp_ep_h endpoint);
+  static bool BelongsTo(const OpenMessage& message, LinkId id, const Link& link);
+  void EndMessages(LinkId id, const Link& link, Code code);
   void ForgetFailedPeers();
   bool Deliver(WireEvents& events);
   std::string CauseOf(const Link& link) const;
@@ -173,16 +163,11 @@ class UcxWire final : public Wire {
   std::uint64_t malformed_count_ = 0;
 
   // Before UCX's things, which call back while they go.
-  Slots<Peer> peers_;
+  UcxPeers peers_;
   Slots<Link> links_;
   Slots<Arrival> arrivals_;
-  Slots<Operation> operations_;
-  struct Failure {
-    std::uint32_t peer = 0;
-    ucs_status_t status = UCS_OK;
-  };
-  std::vector<Failure> failures_;  // reported by UCX, not yet acted on
-  std::vector<End> ended_;         // to be reported by Progress
+  Slots<OpenMessage> open_messages_;
+  std::vector<End> ended_;  // to be reported by Progress
   std::vector<End> reporting_;
   WireEvents* events_ = nullptr;  // inside Progress
   ArrivalId fresh_ = 0;           // being announced right now

@@ -97,7 +97,7 @@ class EncodedJob {
     for (std::uint32_t node = 0; node < test.nodes; ++node) nodes_.emplace_back(test, node);
   }
 
-  // Of node 0 in the last iteration.
+  // What node 0's codec did in the last iteration.
   const CodecUse& use() const { return use_; }
   // Fills all memory, and sums it.
   void Iterate(std::uint64_t seed) {
@@ -290,28 +290,7 @@ TEST(ExchangeEncoded, AMessageOfAnotherLengthEndsTheGroupByName) {
        {std::size_t{0}, std::size_t{259}, std::size_t{261}, std::size_t{400}}) {
     Fleet fleet({.data_count = 2, .algorithm = Algorithm::kDirectExchange});
     std::vector<float> values(100, 1.0F);
-    Transfer transfer{.token = 1,
-                      .kind = Collective::kAllReduce,
-                      .dtype = DType::kFloat32,
-                      .count = 100,
-                      .position = 1,
-                      .members_count = 2,
-                      .codec = Codec::kInt8};
-    transfer.members[0] = reinterpret_cast<std::byte*>(values.data());
-    fleet.Post(0, transfer);
-    fleet.network().Inject("a",
-                           {.key = KeyOf(1),
-                            .epoch = 3,
-                            .plan_version = 5,
-                            .position = 1,
-                            .count = 100,
-                            .kind = static_cast<std::uint8_t>(Collective::kAllReduce),
-                            .dtype = static_cast<std::uint8_t>(DType::kFloat32),
-                            .reduction = static_cast<std::uint8_t>(Reduction::kSum),
-                            .sender = 1,
-                            .codec = static_cast<std::uint8_t>(Codec::kInt8)},
-                           std::vector<std::byte>(size));
-    fleet.RunToTheEnd();
+    SumWithMessage(fleet, values, Codec::kInt8, std::vector<std::byte>(size));
     ASSERT_EQ(fleet.completions(0).size(), 1U) << size;
     EXPECT_EQ(fleet.completions(0)[0].code, Code::kMismatch) << size;
     EXPECT_NE(fleet.completions(0)[0].cause.find("by another way"), std::string::npos);

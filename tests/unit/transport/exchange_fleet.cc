@@ -95,4 +95,30 @@ std::vector<std::vector<std::byte>> FleetTransfer::Expected() const {
   return copy.Contents();
 }
 
+void SumWithMessage(Fleet& fleet, std::span<float> values, Codec codec,
+                    std::vector<std::byte> message) {
+  Transfer transfer{.token = 1,
+                    .kind = Collective::kAllReduce,
+                    .dtype = DType::kFloat32,
+                    .count = values.size(),
+                    .position = 1,
+                    .members_count = 2,
+                    .codec = codec};
+  transfer.members[0] = reinterpret_cast<std::byte*>(values.data());
+  fleet.Post(0, transfer);
+  fleet.network().Inject("a",
+                         {.key = KeyOf(1),
+                          .epoch = 3,
+                          .plan_version = 5,
+                          .position = 1,
+                          .count = values.size(),
+                          .kind = static_cast<std::uint8_t>(Collective::kAllReduce),
+                          .dtype = static_cast<std::uint8_t>(DType::kFloat32),
+                          .reduction = static_cast<std::uint8_t>(Reduction::kSum),
+                          .sender = 1,
+                          .codec = static_cast<std::uint8_t>(codec.kind)},
+                         std::move(message));
+  fleet.RunToTheEnd();
+}
+
 }  // namespace headrace::transport

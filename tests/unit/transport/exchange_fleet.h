@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -90,5 +91,10 @@ class FleetTransfer {
   Members members_;
   Transfer transfer_;
 };
+
+// Node 0 posts an all_reduce of `values` in that codec, over two nodes; what node 1 sends it for
+// its first piece is `message`.
+void SumWithMessage(Fleet& fleet, std::span<float> values, Codec codec,
+                    std::vector<std::byte> message);
 
 }  // namespace headrace::transport

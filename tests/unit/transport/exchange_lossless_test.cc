@@ -128,28 +128,7 @@ TEST(ExchangeLossless, AMessageThatCannotBeDecodedEndsTheGroupByName) {
        {std::size_t{0}, std::size_t{1}, std::size_t{900}, std::size_t{1199}, std::size_t{1201}}) {
     Fleet fleet({.data_count = 2, .algorithm = Algorithm::kDirectExchange});
     std::vector<float> values(300, 1.5F);
-    Transfer transfer{.token = 1,
-                      .kind = Collective::kAllReduce,
-                      .dtype = DType::kFloat32,
-                      .count = 300,
-                      .position = 1,
-                      .members_count = 2,
-                      .codec = Codec::kLossless};
-    transfer.members[0] = reinterpret_cast<std::byte*>(values.data());
-    fleet.Post(0, transfer);
-    fleet.network().Inject("a",
-                           {.key = KeyOf(1),
-                            .epoch = 3,
-                            .plan_version = 5,
-                            .position = 1,
-                            .count = 300,
-                            .kind = static_cast<std::uint8_t>(Collective::kAllReduce),
-                            .dtype = static_cast<std::uint8_t>(DType::kFloat32),
-                            .reduction = static_cast<std::uint8_t>(Reduction::kSum),
-                            .sender = 1,
-                            .codec = Codec::kLossless},
-                           std::vector<std::byte>(size, std::byte{9}));
-    fleet.RunToTheEnd();
+    SumWithMessage(fleet, values, Codec::kLossless, std::vector<std::byte>(size, std::byte{9}));
     ASSERT_EQ(fleet.completions(0).size(), 1U) << size;
     EXPECT_EQ(fleet.completions(0)[0].code, Code::kMismatch) << size;
     EXPECT_NE(fleet.completions(0)[0].cause.find("node b"), std::string::npos) << size;

@@ -23,7 +23,7 @@ std::uint32_t NumberOf(const Notice& notice) {
 
 std::vector<Notice> Take(Fleet& fleet, std::uint32_t node) {
   std::vector<Notice> notices;
-  fleet.node(node).TakeNotices(notices);
+  fleet.node(node).DrainNotices(notices);
   return notices;
 }
 

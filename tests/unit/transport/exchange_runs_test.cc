@@ -75,13 +75,18 @@ class RunsWork {
   Transfer transfer_;
 };
 
-// Everything outside the runs must be as before, too.
-void ExpectReferenceResult(const RunsCase& test, std::uint64_t seed) {
+// With even seeds every message with bytes is announced, with odd ones those over 1000 bytes.
+FleetOptions ShakenFleet(const RunsCase& test, std::uint64_t seed) {
   FleetOptions options = test.fleet;
   options.network = {.seed = seed,
                      .jitter_ns = 100 * kMicrosecond,
                      .eager_size = seed % 2 == 0 ? std::size_t{0} : std::size_t{1000}};
-  Fleet fleet(options);
+  return options;
+}
+
+// Everything outside the runs must be as before, too.
+void ExpectReferenceResult(const RunsCase& test, std::uint64_t seed) {
+  Fleet fleet(ShakenFleet(test, seed));
   RunsWork work(test, seed);
   const auto expected = work.Expected();
   for (std::uint32_t node = 0; node < test.fleet.data_count; ++node) {
@@ -100,11 +105,7 @@ void ExpectReferenceResult(const RunsCase& test, std::uint64_t seed) {
 
 // Each node posts its all_gather as soon as its own reduce_scatter has ended.
 void ExpectHalvesMakeTheAllReduce(const RunsCase& test, std::uint64_t seed) {
-  FleetOptions options = test.fleet;
-  options.network = {.seed = seed,
-                     .jitter_ns = 100 * kMicrosecond,
-                     .eager_size = seed % 2 == 0 ? std::size_t{0} : std::size_t{1000}};
-  Fleet fleet(options);
+  Fleet fleet(ShakenFleet(test, seed));
   RunsWork work(test, seed);
   const auto expected = work.Expected();
   const auto half = [&work, seed](std::uint32_t node, Collective kind) {

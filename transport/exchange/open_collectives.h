@@ -1,0 +1,156 @@
+// The collectives of a group that are open on this node, and their pieces under way: which exist,
+// which have room, and which positions are over. How they move is Collectives' business.
+//
+// Part of Collectives, on the lane's thread. Allocates nothing after its construction.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "transport/exchange/choose.h"
+#include "transport/exchange/collective_schedule.h"
+#include "transport/exchange/collective_spec.h"
+#include "transport/exchange/limits.h"
+#include "transport/exchange/partition.h"
+#include "transport/network.h"
+#include "transport/runs.h"
+
+namespace headrace::transport {
+
+// A transfer that is open here.
+struct OpenCollective {
+  std::uint64_t token = 0;
+  std::uint64_t position = 0;
+  std::byte* memory = nullptr;
+  std::byte* output = nullptr;
+  std::byte* residual = nullptr;
+  CollectiveSpec spec;
+  Pattern pattern = Pattern::kBarrier;
+  Partition partition;
+  RunWalk walk;                    // over this node's memory, at the next piece
+  std::uint32_t next_piece = 0;    // the first that was not begun
+  std::uint32_t wanted_end = 0;    // pieces below may begin; a server learns it from messages
+  std::uint32_t active_count = 0;  // pieces under way
+  TimeNs begin_ns = kNever;
+  CodecUse codec{};  // so far
+
+  // Where results belong on a node with data.
+  std::byte* Result() const { return spec.kind == Collective::kReduce ? output : memory; }
+};
+
+enum class ReceiveState : std::uint8_t { kExpected, kAccepted, kEnded };
+
+// A piece under way.
+struct OpenPiece {
+  bool active = false;
+  bool spoiled = false;  // a message ended early: waits for the group's end
+  std::uint16_t collective = 0;
+  std::uint32_t number = 0;
+  std::uint8_t round = 0;
+  std::uint32_t open_count = 0;  // messages of this round that have not ended
+  std::uint64_t waits_turn = 0;  // of its sends, by member: those at the pacer
+  std::uint64_t is_on_wire = 0;  // and those that the wire has
+  Partition::Range range;
+  RunWalk walk;           // at the piece's first element
+  bool gathered = false;  // of several runs: moves through a slot of its own
+  bool encoded = false;   // likewise, as the codec has it
+  std::uint16_t own_slot = 0;
+  std::uint32_t sent_size = 0;  // of this round's messages
+  CollectiveSchedule schedule;
+  std::array<ReceiveState, kNodesMax> receives{};
+  std::array<std::uint16_t, kNodesMax> slots{};
+  std::array<std::uint32_t, kNodesMax> received_sizes{};
+
+  std::size_t SlotsCount() const { return schedule.staged_max + std::size_t{gathered || encoded}; }
+  // The bytes of one message of the round; at most, where the codec is lossless.
+  std::size_t MessageSize(const CollectiveSpec& spec, const Round& of) const {
+    return of.empty ? 0 : spec.SizeOfElements(range.count);
+  }
+};
+
+// The members that have data; the others are servers.
+inline std::uint32_t DataCount(const GroupOptions& options) {
+  return static_cast<std::uint32_t>(options.members.size()) - options.servers_count;
+}
+
+inline PieceSpec PieceSpecOf(const OpenCollective& collective, std::uint32_t piece,
+                             std::uint32_t data_count, std::uint32_t self) {
+  return {.pattern = collective.pattern,
+          .kind = collective.spec.kind,
+          .data_count = data_count,
+          .self = self,
+          .root = collective.spec.root,
+          .owner = collective.partition.Owner(piece)};
+}
+
+class OpenCollectives {
+ public:
+  // `transfers_max`, `window` and `slots_max` are of each order.
+  OpenCollectives(std::uint32_t transfers_max, std::uint32_t window, std::uint32_t slots_max);
+
+  bool HasRoom(std::uint64_t position) const {
+    return orders_[OrderOf(position)].open_count < transfers_max_;
+  }
+  OpenCollective& Open(std::uint64_t position);
+  // The open collectives by position: how many, and the i-th.
+  std::size_t open_count() const { return open_.size(); }
+  std::uint16_t OpenAt(std::size_t i) const { return open_[i]; }
+  void CloseAt(std::size_t i);
+  OpenCollective& at(std::uint16_t index) { return collectives_[index]; }
+  const OpenCollective& at(std::uint16_t index) const { return collectives_[index]; }
+  OpenCollective* FindPosition(std::uint64_t position);
+  const OpenCollective* FindToken(std::uint64_t token) const;
+
+  // Positions below were posted here; on servers: are over.
+  std::uint64_t PostedEnd(std::uint64_t position) const {
+    return orders_[OrderOf(position)].positions_end;
+  }
+  void SetPosted(std::uint64_t position) {
+    orders_[OrderOf(position)].positions_end = position + 1;
+  }
+  bool IsOver(std::uint64_t position) const;
+  // For servers: a position that is over, for as long as messages of lower ones may still be new.
+  void SetOver(std::uint64_t position);
+
+  // False when the order's window is full.
+  bool HasWindow(std::uint64_t position) const {
+    return orders_[OrderOf(position)].pieces_active < window_;
+  }
+  // False when the order may not take that much more staging.
+  bool HasSlots(std::uint64_t position, std::size_t slots_count) const {
+    return orders_[OrderOf(position)].slots_taken + slots_count <= slots_max_;
+  }
+  // Opens a piece of the collective at that index, with `slots_count` of its order's slots.
+  std::uint16_t OpenPieceOf(std::uint16_t collective, std::size_t slots_count);
+  void ClosePiece(std::uint16_t index);
+  std::span<OpenPiece> pieces() { return pieces_; }
+  std::span<const OpenPiece> pieces() const { return pieces_; }
+  std::optional<std::uint16_t> FindPiece(const OpenCollective& collective,
+                                         std::uint32_t number) const;
+
+ private:
+  // What each of the two orders of positions has for itself.
+  struct PositionOrder {
+    std::uint32_t open_count = 0;
+    std::uint32_t pieces_active = 0;
+    std::size_t slots_taken = 0;
+    std::uint64_t positions_end = 0;
+    std::vector<std::uint64_t> over;  // on servers: those that are over and not below
+  };
+
+  const std::uint32_t transfers_max_;
+  const std::uint32_t window_;
+  const std::uint32_t slots_max_;
+  std::vector<OpenCollective> collectives_;
+  std::vector<std::uint16_t> free_collectives_;
+  std::vector<std::uint16_t> open_;  // by position
+  std::vector<OpenPiece> pieces_;
+  std::vector<std::uint16_t> free_pieces_;
+  std::array<PositionOrder, kOrdersCount> orders_;
+};
+
+}  // namespace headrace::transport

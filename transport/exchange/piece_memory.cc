@@ -1,0 +1,222 @@
+#include "transport/exchange/piece_memory.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "transport/reduce/reduce.h"
+
+namespace headrace::transport {
+namespace {
+
+std::uint32_t DivisorOf(const CollectiveSpec& spec) {
+  return spec.reduction == Reduction::kAverage ? spec.divisor : 1;
+}
+
+// An average is a sum until the last addition.
+Reduction ReductionOf(const CollectiveSpec& spec, const Round& round) {
+  return spec.reduction == Reduction::kAverage && !round.last ? Reduction::kSum : spec.reduction;
+}
+
+}  // namespace
+
+void PieceMemory::Begin(OpenCollective& collective, OpenPiece& piece) {
+  for (std::size_t i = 0; i < piece.schedule.staged_max; ++i) piece.slots[i] = staging_.Acquire();
+  if (piece.gathered || piece.encoded) piece.own_slot = staging_.Acquire();
+  if (piece.gathered) Gather(collective, piece);
+  // An owner keeps its own part as it is until the sum is there.
+  if (Loses(collective.spec.codec) && piece.schedule.rounds[0].sends_count > 0) {
+    Encode(collective, piece);
+  }
+}
+
+void PieceMemory::Release(const OpenPiece& piece) {
+  for (std::size_t i = 0; i < piece.schedule.staged_max; ++i) staging_.Release(piece.slots[i]);
+  if (piece.gathered || piece.encoded) staging_.Release(piece.own_slot);
+}
+
+void PieceMemory::BeginRound(OpenCollective& collective, OpenPiece& piece, const Round& round) {
+  piece.sent_size = static_cast<std::uint32_t>(piece.MessageSize(collective.spec, round));
+  CodecUse& use = collective.codec;
+  if (collective.spec.lossless() && round.sends_count > 0 && !round.empty) {
+    const TimeNs begin = MonotonicNow();
+    piece.sent_size = static_cast<std::uint32_t>(
+        EncodeLosslessRange(EncodedRangeOf(collective, piece), staging_.At(piece.own_slot)));
+    use.encode_ns += MonotonicNow() - begin;
+  }
+  if (!piece.encoded || round.empty) return;
+  use.plain_bytes += round.sends_count * piece.range.count * sizeof(float);
+  use.sent_bytes += std::uint64_t{round.sends_count} * piece.sent_size;
+}
+
+std::byte* PieceMemory::ReceivedBytes(const OpenCollective& collective, const OpenPiece& piece,
+                                      const Round& round, std::size_t receive) const {
+  if (round.staged) return staging_.At(piece.slots[receive]);
+  return piece.encoded ? staging_.At(piece.own_slot) : Target(collective, piece);
+}
+
+std::optional<std::uint8_t> PieceMemory::EndRound(OpenCollective& collective,
+                                                  const OpenPiece& piece, const Round& round) {
+  if (collective.spec.lossless()) {
+    if (round.receives_count == 0 || round.empty) return std::nullopt;
+    return ReduceLossless(collective, piece, round);
+  }
+  if (round.staged) {
+    piece.encoded ? SumEncoded(collective, piece, round) : Sum(collective, piece, round);
+  } else if (piece.encoded && round.receives_count > 0) {
+    DecodeResult(collective, piece);
+  }
+  return std::nullopt;
+}
+
+// In the order of members, whatever came first. `own` is what this node has for the sum; null:
+// nothing.
+std::size_t PieceMemory::InputsOf(const OpenPiece& piece, const Round& round, const std::byte* own,
+                                  std::array<const std::byte*, kNodesMax>& inputs) const {
+  std::size_t inputs_count = 0;
+  bool own_is_in = own == nullptr;
+  const auto senders = piece.schedule.Receives(round);
+  for (std::size_t i = 0; i < senders.size(); ++i) {
+    if (!own_is_in && senders[i] > options_.self) {
+      inputs[inputs_count++] = own;
+      own_is_in = true;
+    }
+    inputs[inputs_count++] = staging_.At(piece.slots[i]);
+  }
+  if (!own_is_in) inputs[inputs_count++] = own;
+  return inputs_count;
+}
+
+void PieceMemory::Sum(const OpenCollective& collective, const OpenPiece& piece,
+                      const Round& round) {
+  const CollectiveSpec& spec = collective.spec;
+  std::array<const std::byte*, kNodesMax> inputs{};
+  const std::byte* const own = is_server_ ? nullptr : Own(collective, piece);
+  const std::size_t inputs_count = InputsOf(piece, round, own, inputs);
+  std::byte* const output = is_server_ ? Source(collective, piece) : Target(collective, piece);
+  ReduceInto(spec.dtype, ReductionOf(spec, round), {inputs.data(), inputs_count}, {&output, 1}, 0,
+             static_cast<std::size_t>(piece.range.count), spec.divisor);
+}
+
+// Everybody writes what was encoded and not what it had: so all have the same. Where the owner
+// alone sums, what it adds to is its own part, and the sum is encoded once more for all.
+void PieceMemory::SumEncoded(OpenCollective& collective, const OpenPiece& piece,
+                             const Round& round) {
+  const bool owner_sums = collective.pattern == Pattern::kScatter;
+  std::array<const std::byte*, kNodesMax> inputs{};
+  const std::byte* const own = owner_sums ? nullptr : staging_.At(piece.own_slot);
+  const std::size_t inputs_count = InputsOf(piece, round, own, inputs);
+  const EncodedRange range = EncodedRangeOf(collective, piece);
+  const std::uint32_t divisor = owner_sums ? 1 : DivisorOf(collective.spec);
+  const TimeNs begin = MonotonicNow();
+  DecodeSumRange({inputs.data(), inputs_count}, owner_sums, divisor, range);
+  collective.codec.decode_ns += MonotonicNow() - begin;
+  if (!owner_sums) return;
+  Encode(collective, piece);
+  DecodeResult(collective, piece);
+}
+
+// Into the piece's own slot.
+void PieceMemory::Encode(OpenCollective& collective, const OpenPiece& piece) {
+  CodecUse& use = collective.codec;
+  const EncodedRange range = EncodedRangeOf(collective, piece);
+  const TimeNs begin = MonotonicNow();
+  EncodeRange(range, staging_.At(piece.own_slot));
+  use.encode_ns += MonotonicNow() - begin;
+  SampleResidual(range, use);
+}
+
+// In the order of members, as Sum does.
+std::optional<std::uint8_t> PieceMemory::ReduceLossless(OpenCollective& collective,
+                                                        const OpenPiece& piece,
+                                                        const Round& round) {
+  const CollectiveSpec& spec = collective.spec;
+  const auto senders = piece.schedule.Receives(round);
+  std::array<std::span<const std::byte>, kNodesMax> messages{};
+  for (std::size_t i = 0; i < senders.size(); ++i) {
+    const std::uint16_t slot = round.staged ? piece.slots[i] : piece.own_slot;
+    messages[i] = {staging_.At(slot), piece.received_sizes[i]};
+  }
+  const auto own = static_cast<std::size_t>(std::ranges::count_if(
+      senders, [this](std::uint8_t sender) { return sender < options_.self; }));
+  const TimeNs begin = MonotonicNow();
+  const auto wrong =
+      ReduceLosslessRange({messages.data(), senders.size()}, round.staged ? own : kNowhere,
+                          round.staged ? ReductionOf(spec, round) : Reduction::kSum, spec.divisor,
+                          EncodedRangeOf(collective, piece));
+  collective.codec.decode_ns += MonotonicNow() - begin;
+  return wrong ? std::optional(senders[*wrong]) : std::nullopt;
+}
+
+void PieceMemory::DecodeResult(OpenCollective& collective, const OpenPiece& piece) {
+  const std::byte* const result = staging_.At(piece.own_slot);
+  const TimeNs begin = MonotonicNow();
+  DecodeSumRange({&result, 1}, false, DivisorOf(collective.spec),
+                 EncodedRangeOf(collective, piece));
+  collective.codec.decode_ns += MonotonicNow() - begin;
+}
+
+EncodedRange PieceMemory::EncodedRangeOf(const OpenCollective& collective,
+                                         const OpenPiece& piece) const {
+  return {.codec = collective.spec.codec,
+          .walk = piece.walk,
+          .range = piece.range,
+          .memory = collective.memory,
+          .residual = collective.residual,
+          .seed = SeedOf(collective)};
+}
+
+// The same in a second run. Places are the same on all nodes; what is rounded by chance is not,
+// lest errors of nodes that have equal values add up.
+std::uint64_t PieceMemory::SeedOf(const OpenCollective& collective) const {
+  const std::uint64_t node = collective.spec.codec.kind == Codec::kRandomK ? 0 : options_.self + 1;
+  return collective.position + (std::uint64_t{options_.epoch} << 32) + (node << 56);
+}
+
+// A piece of several runs is one message all the same: a copy of all of them moves in its place.
+void PieceMemory::Gather(const OpenCollective& collective, const OpenPiece& piece) {
+  const std::size_t size = SizeOf(collective.spec.dtype);
+  const std::uint64_t begin = piece.range.begin;
+  ForEachStretch(piece.walk, begin, begin + piece.range.count,
+                 [&](std::uint64_t element, std::uint64_t offset, std::uint64_t count) {
+                   std::memcpy(staging_.At(piece.own_slot) + (element - begin) * size,
+                               collective.memory + offset, static_cast<std::size_t>(count) * size);
+                 });
+}
+
+// Where this node gets a result, it is in the copy now.
+void PieceMemory::Scatter(const OpenCollective& collective, const OpenPiece& piece) {
+  const bool is_root = options_.self == collective.spec.root;
+  if (collective.spec.kind == Collective::kReduce && !is_root) return;
+  if (collective.spec.kind == Collective::kBroadcast && is_root) return;
+  const bool owns = options_.self == collective.partition.Owner(piece.number);
+  if (collective.spec.kind == Collective::kReduceScatter && !owns) return;
+  if (collective.spec.kind == Collective::kAllGather && owns) return;
+  const std::size_t size = SizeOf(collective.spec.dtype);
+  const std::uint64_t begin = piece.range.begin;
+  std::byte* const memory = collective.Result();
+  ForEachStretch(piece.walk, begin, begin + piece.range.count,
+                 [&](std::uint64_t element, std::uint64_t offset, std::uint64_t count) {
+                   std::memcpy(memory + offset,
+                               staging_.At(piece.own_slot) + (element - begin) * size,
+                               static_cast<std::size_t>(count) * size);
+                 });
+}
+
+std::byte* PieceMemory::Own(const OpenCollective& collective, const OpenPiece& piece) const {
+  if (piece.gathered) return staging_.At(piece.own_slot);
+  return collective.memory + piece.walk.OffsetOf(piece.range.begin);
+}
+
+// Where the result belongs on a node with data.
+std::byte* PieceMemory::Target(const OpenCollective& collective, const OpenPiece& piece) const {
+  if (piece.gathered) return staging_.At(piece.own_slot);
+  return collective.Result() + piece.walk.OffsetOf(piece.range.begin);
+}
+
+// What is sent. A server's sum takes the place of the first of its inputs.
+std::byte* PieceMemory::Source(const OpenCollective& collective, const OpenPiece& piece) const {
+  if (piece.encoded) return staging_.At(piece.own_slot);
+  return is_server_ ? staging_.At(piece.slots[0]) : Own(collective, piece);
+}
+
+}  // namespace headrace::transport

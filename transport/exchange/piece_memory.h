@@ -1,0 +1,72 @@
+// The bytes of pieces: where each lies, what is sent of it and received for it, its sums and its
+// encodings.
+//
+// Part of Collectives, on the lane's thread. Owns the group's staging, but not the memory that it
+// lies in. Allocates nothing.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "transport/exchange/encoded.h"
+#include "transport/exchange/open_collectives.h"
+#include "transport/exchange/staging.h"
+#include "transport/network.h"
+
+namespace headrace::transport {
+
+class PieceMemory {
+ public:
+  // `options` outlives it. A server has no memory of its own, and sums in staging.
+  PieceMemory(const GroupOptions& options, bool is_server)
+      : options_(options), is_server_(is_server) {}
+
+  void SetStaging(Staging staging) { staging_ = std::move(staging); }
+  std::span<std::byte> staging() const { return staging_.memory(); }
+
+  // Takes the slots that the piece needs, and prepares what it sends first.
+  void Begin(OpenCollective& collective, OpenPiece& piece);
+  // What the piece sends in this round, with its size.
+  void BeginRound(OpenCollective& collective, OpenPiece& piece, const Round& round);
+  const std::byte* SentBytes(const OpenCollective& collective, const OpenPiece& piece) const {
+    return Source(collective, piece);
+  }
+  // Where the round's message number `receive` goes.
+  std::byte* ReceivedBytes(const OpenCollective& collective, const OpenPiece& piece,
+                           const Round& round, std::size_t receive) const;
+  // All messages of the round have ended: sums and decodes them. Returns the sender of a message
+  // that cannot be decoded.
+  std::optional<std::uint8_t> EndRound(OpenCollective& collective, const OpenPiece& piece,
+                                       const Round& round);
+  // The last round has ended: puts the result where it belongs.
+  void PutResult(const OpenCollective& collective, const OpenPiece& piece) {
+    if (piece.gathered) Scatter(collective, piece);
+  }
+  // Gives the slots back.
+  void Release(const OpenPiece& piece);
+
+ private:
+  std::size_t InputsOf(const OpenPiece& piece, const Round& round, const std::byte* own,
+                       std::array<const std::byte*, kNodesMax>& inputs) const;
+  void Sum(const OpenCollective& collective, const OpenPiece& piece, const Round& round);
+  void SumEncoded(OpenCollective& collective, const OpenPiece& piece, const Round& round);
+  std::optional<std::uint8_t> ReduceLossless(OpenCollective& collective, const OpenPiece& piece,
+                                             const Round& round);
+  void DecodeResult(OpenCollective& collective, const OpenPiece& piece);
+  void Encode(OpenCollective& collective, const OpenPiece& piece);
+  EncodedRange EncodedRangeOf(const OpenCollective& collective, const OpenPiece& piece) const;
+  std::uint64_t SeedOf(const OpenCollective& collective) const;
+  void Gather(const OpenCollective& collective, const OpenPiece& piece);
+  void Scatter(const OpenCollective& collective, const OpenPiece& piece);
+  std::byte* Own(const OpenCollective& collective, const OpenPiece& piece) const;
+  std::byte* Target(const OpenCollective& collective, const OpenPiece& piece) const;
+  std::byte* Source(const OpenCollective& collective, const OpenPiece& piece) const;
+
+  const GroupOptions& options_;
+  const bool is_server_;
+  Staging staging_;
+};
+
+}  // namespace headrace::transport
