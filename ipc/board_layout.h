@@ -80,7 +80,7 @@ struct ServiceRow {
   char version[32];
   char socket_path[128];
   char reduce_target[32];  // SIMD target of the reductions
-  // Of host and GPUs, that one uid may hand over; 0: no limit. Where the service chose it, three
+  // What one uid may hand over, of host and GPUs; 0: no limit. Where the service chose it, three
   // quarters of memory_found, and not for root and `uid`.
   std::uint64_t memory_per_uid;
   std::uint64_t memory_found;   // 0: memory_per_uid was configured
@@ -261,7 +261,7 @@ struct PlanRow {
   std::int64_t iterations_ns;
   std::int64_t iterations_waited_ns;
   std::int64_t iterations_moving_ns;
-  // Of a block of n bytes at the slowest stage: predicted_startup_ns + n / predicted_bytes_per_s.
+  // A block of n bytes takes predicted_startup_ns + n / predicted_bytes_per_s at the slowest stage.
   std::int64_t predicted_startup_ns;
   std::uint64_t predicted_bytes_per_s;
   char policy[16];

@@ -50,7 +50,7 @@ struct BoardReading {
   const FlightEndRow* FindEnd(std::uint32_t job_id) const;
   // The last job of that name, if it has ended: none of the name lives.
   const FlightJobRow* FindEnded(std::string_view name) const;
-  // Of a moment of the service.
+  // Converts a moment of the service's clock.
   std::int64_t UnixTime(TimeNs time_ns) const {
     return service.started_unix_ns + (time_ns - service.started_ns);
   }

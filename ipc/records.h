@@ -112,7 +112,7 @@ static_assert(offsetof(GradientRecord, posted_ns) == 40 && offsetof(GradientReco
 
 // The completion word of operation `sequence`, stored once when it ends:
 //   bits 63..16 sequence, bits 15..8 index of its error text, bits 7..0 code (0 = ok).
-// Of a receive that ended well the rank that sent stands in the place of the index.
+// The index of a receive that ended well is the rank that sent.
 // Words of one slot only grow, so "ended" is a comparison.
 struct CompletionWord {
   std::uint64_t sequence = 0;

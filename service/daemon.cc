@@ -36,6 +36,7 @@
 #include "transport/memory/gpus.h"
 #include "transport/nccl/nccl_transport.h"
 #include "transport/nvlink/nvlink_transport.h"
+#include "transport/probe/codec_probe.h"
 #include "transport/shm/shm_transport.h"
 #ifdef HEADRACE_HAVE_UCX
 #include "transport/exchange/exchange.h"
@@ -247,16 +248,15 @@ Status OpenNccl(const Config& config, const transport::Gpus& gpus, std::size_t i
   return {};
 }
 
-// Of node_address, where that is an address: lanes listen where the service does, and nowhere else.
-// All devices where it is a name, or every interface, or none (role = server needs none).
+// The devices of node_address, if that is an address: lanes listen only where the service does.
+// All devices if it is a name, or every interface, or missing (role = server needs none).
 std::string DevicesOfNode(const Config& config) {
   if (config.node_address.empty()) return "";
   const Result<HostPort> address = ParseListenAddress(config.node_address);
   return address ? transport::DevicesAt(address->host) : "";
 }
 
-// One for each device; where GPUs have lanes of their own and are more than that, further ones over
-// the same devices.
+// One for each device, and for GPUs beyond that, with lanes of their own, again over the same ones.
 Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& gpus) {
   std::vector<Rail> rails;
   if (!SpansNodes(config)) return rails;
@@ -365,9 +365,8 @@ Result<LoopInboxes> OpenInboxes() {
 
 }  // namespace
 
-// Members stand in build order: what a part refers to stands above it. Sessions, and the memory of
-// blocks, belong to dispatch or to watch, which stand above every transport: memory is unmapped
-// only after the transports that may have transfers over it are gone.
+// Members stand in build order: what a part refers to stands above it. Dispatch and watch own the
+// memory of blocks and stand above every transport: it is unmapped after those are gone.
 struct Daemon::Parts {
   Parts(const Config& config, std::shared_ptr<spdlog::logger> logger, LogSink& log_sink,
         Instance claimed, ipc::BoardFile board_file, LoopInboxes loop_inboxes,
@@ -398,6 +397,7 @@ struct Daemon::Parts {
       gpus.gpus->OnBroken(
           [this](const std::string& cause) { return inboxes.rpc->Send(GpuBroken{cause}); });
     }
+    const bool crosses_nodes = !rails.empty();
     AddNodeLanes(config, std::move(rails), ports);
     for (const LanePort& port : ports) lane_names.push_back(port.name);
     dispatch.ConnectLanes(std::move(ports));
@@ -406,6 +406,7 @@ struct Daemon::Parts {
     if (config.interleave) dispatch.Interleave();
     dispatch.LimitPosts(config.operations_per_uid);
     dispatch.Verify(static_cast<std::uint32_t>(config.verify));
+    if (crosses_nodes) dispatch.SetCodecCosts(transport::MeasureCodecs());
   }
 
   void AddGpuLane(const Config& config, std::vector<LanePort>& ports) {
@@ -521,8 +522,7 @@ struct Daemon::Parts {
   std::vector<NetworkLane> network_lanes;
   std::uint32_t gpu_lanes = 0;  // of these
   std::vector<std::string> lane_names;
-  // The event loops. Peers and http have threads of their own from Create on; rpc runs on the main
-  // thread, takes clients last and goes first.
+  // The event loops: peers and http have threads from Create on; rpc has main, last in, first out.
   std::unique_ptr<PeersThread> peers;
   std::unique_ptr<HttpThread> http;  // null without an address
   std::unique_ptr<Control> rpc;

@@ -96,7 +96,7 @@ Supervisor SupervisorOf(const Environment& environment, spdlog::logger& log) {
   supervisor.notify = [path = *path, &log](std::string_view state) {
     if (Status told = NotifySystemd(path, state); !told) log.warn("{}", told.error().text());
   };
-  // Of a process that is not this one, when somebody else handed the environment on.
+  // The variable may be meant for another process that handed its environment on.
   const auto whose = environment("WATCHDOG_PID");
   if (whose && *whose != std::to_string(::getpid())) return supervisor;
   if (const auto microseconds = environment("WATCHDOG_USEC"); microseconds) {

@@ -15,12 +15,12 @@ namespace headrace::transport {
 // in any order. Nodes compare digests: all of them cut alike, wherever their runs have borders.
 inline constexpr std::size_t kDigestPieceSize = std::size_t{128} << 10;
 
-// Of the elements [begin, end) of one member, one piece; `begin` goes in, so that pieces in another
+// Digests the elements [begin, end) of one member; `begin` goes in, so that pieces in another
 // order have another sum. XXH3 of 64 bits, with `begin` as its seed.
 std::uint64_t DigestPiece(const Transfer& transfer, std::uint32_t member, std::uint64_t begin,
                           std::uint64_t end);
 
-// Of all the transfer's pieces at once; a transport with threads goes piece by piece.
+// Digests all the transfer's pieces at once; a transport with threads goes piece by piece.
 std::vector<std::uint64_t> DigestMembers(const Transfer& transfer);
 
 // What the completion says of the members' digests, in their order.

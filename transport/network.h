@@ -144,7 +144,7 @@ class NetworkTransport : public Transport {
   virtual void SendNotice(std::uint32_t group, std::uint32_t member,
                           std::vector<std::byte> bytes) = 0;
   // Appends what has come. What is not taken for long holds up its sender, not the links.
-  virtual void TakeNotices(std::vector<Notice>& notices) = 0;
+  virtual void DrainNotices(std::vector<Notice>& notices) = 0;
 
   virtual const NetworkCounters& counters() const = 0;
 };

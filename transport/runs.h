@@ -29,7 +29,7 @@ class RunWalk {
 
   bool over() const { return stretch_.begin == stretch_.end; }
   const Stretch& stretch() const { return stretch_; }
-  // Of an element of the stretch, in bytes behind the member's pointer.
+  // Where an element of the stretch lies, in bytes behind the member's pointer.
   std::uint64_t OffsetOf(std::uint64_t element) const {
     return stretch_.offset + (element - stretch_.begin) * element_size_;
   }

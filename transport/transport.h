@@ -127,7 +127,7 @@ struct Transfer {
   // nowhere.
   Codec codec = Codec::kNone;
   std::byte* residual = nullptr;
-  // Of a send or receive between nodes: the receive says to the sender's node that it is there, and
+  // In a send and receive between nodes the receive tells the sender's node that it is there, and
   // the send waits for that. Else whoever posts the send knows.
   bool meets = false;
 
@@ -141,7 +141,7 @@ struct CodecUse {
   TimeNs decode_ns = 0;
   std::uint64_t plain_bytes = 0;  // that its messages would have taken as they are
   std::uint64_t sent_bytes = 0;   // that they have taken
-  // Of a few elements of each message: the squares of the sums, and of what was left out of them.
+  // Over a few elements of each message: squares of the sums, and of what was left out of them.
   double sum_squares = 0;
   double residual_squares = 0;
 };
@@ -152,7 +152,7 @@ struct Completion {
   std::string cause{};    // when a link failed: which one and why, for people
   TimeNs begin_ns = 0;    // when the first piece started
   TimeNs end_ns = 0;      // when the last piece ended
-  // Of a transfer with `digest`: the digest of member 0's elements, which depends on their bytes
+  // For a transfer with `digest`: the digest of member 0's elements, which depends on their bytes
   // and their order alone, and the members that hold something else, bit i for member i.
   std::uint64_t digest = 0;
   std::uint64_t differing = 0;

@@ -57,7 +57,7 @@ Result<Mapping> Mapping::Map(int fd, std::size_t size, bool writable, std::size_
 }
 
 Result<Mapping> Mapping::Again(std::span<std::byte> memory) {
-  // Of what begins within a page the kernel would map another part than is meant.
+  // The kernel would map another part of memory that begins within a page.
   HR_CHECK(reinterpret_cast<std::uintptr_t>(memory.data()) % kPage == 0, memory.size());
   // An old size of 0 asks for a second mapping of the same pages, which only shared ones have.
   void* address = ::mremap(memory.data(), 0, memory.size(), MREMAP_MAYMOVE);

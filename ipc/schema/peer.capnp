@@ -39,6 +39,14 @@ struct CostLine {
   sPerByte @1 :Float64;
 }
 
+struct CodecCost {
+  codec @0 :UInt8;          # headrace::Codec::Kind
+  parameter @1 :UInt8;
+  share @2 :Float64;        # of float32's bytes that cross
+  encodeSPerByte @3 :Float64;  # processor time, for each of float32's bytes
+  decodeSPerByte @4 :Float64;
+}
+
 struct AgreedNode {
   name @0 :Text;
   ranks @1 :List(UInt32);
@@ -66,6 +74,7 @@ struct LayoutTensor {
   codec @4 :UInt8;          # headrace::Codec::Kind, in which its sums cross between nodes
   codecParameter @5 :UInt8; # of codecs that have one; else 0
   keepsCodec @6 :Bool;      # no person may choose another
+  allowed @7 :UInt64;       # headrace::AllowedCodecs, of which the plan chooses; 0: codec it is
 }
 
 struct Layout {
@@ -148,6 +157,7 @@ struct PeerMessage {
       runningS @56 :Float64;      # of iterationS: the forward pass did not stand still; 0: not said
       iterations @66 :List(SeenIteration);  # the last ones, each by itself
       contention @67 :Float64;    # of the rate of computing, lost while a block is under way
+      codecs @81 :List(CodecCost);  # of transfers between the job's nodes
     }
     requestPolicy :group {
       policy @39 :UInt8;

@@ -12,7 +12,7 @@ namespace headrace::service {
 // Eight of the largest messages.
 inline constexpr std::uint64_t kArrivingBytesMax = std::uint64_t{256} << 20;
 
-// Of one uid.
+// The limits of one uid.
 struct ArrivalLimits {
   std::uint64_t bytes = kArrivingBytesMax;
   std::uint64_t descriptors = 1024;

@@ -74,6 +74,11 @@ Status Leases::ReserveMemory(SessionId session, std::uint64_t bytes) {
   return status;
 }
 
+void Leases::BookMemory(SessionId session, std::uint64_t bytes) {
+  quotas_.BookMemory(session, bytes);
+  on_used_();
+}
+
 void Leases::ReleaseMemory(SessionId session, std::uint64_t bytes) {
   quotas_.ReleaseMemory(session, bytes);
   on_used_();

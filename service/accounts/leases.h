@@ -82,6 +82,9 @@ class Leases {
   // Books `bytes` of a segment on the session's uid for as long as the lease lasts, unless they are
   // given back before; or says why that uid may not have them.
   Status ReserveMemory(SessionId session, std::uint64_t bytes);
+  // The same for memory of the service's own that it has allocated for the session, which nobody
+  // can refuse any more.
+  void BookMemory(SessionId session, std::uint64_t bytes);
   void ReleaseMemory(SessionId session, std::uint64_t bytes);
 
   // `notice` is called whenever what a uid has has changed.

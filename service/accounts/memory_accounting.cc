@@ -36,7 +36,7 @@ Status CheckName(std::string_view name) {
 
 Result<SegmentId> MemoryAccounting::ReserveSegment(std::uint64_t size, std::uint64_t bytes,
                                                    Kind kind) {
-  // Of a GPU's memory a tensor's worth may be meant.
+  // A segment on a GPU may be as small as a tensor.
   const std::uint64_t granularity = kind == Kind::kHost ? ipc::kPageSize : 1;
   if (size == 0 || size % granularity != 0) {
     return Wrong(fmt::format("a segment of {} bytes: the size must be a positive multiple of {}",

@@ -44,7 +44,7 @@ std::uint64_t Quotas::MemoryLimit(std::uint32_t uid) const {
 Status Quotas::ReserveMemory(SessionId session, std::uint64_t bytes) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return {};
-  Usage& usage = uids_.at(found->second.uid);
+  const Usage& usage = uids_.at(found->second.uid);
   const std::uint64_t limit = MemoryLimit(found->second.uid);
   // Without a sum that could overflow.
   if (limit != 0 && (usage.memory > limit || bytes > limit - usage.memory)) {
@@ -54,9 +54,15 @@ Status Quotas::ReserveMemory(SessionId session, std::uint64_t bytes) {
                     "{} (memory_per_uid): release segments, or ask the operator for more",
                     bytes, usage.memory, found->second.uid, limit));
   }
-  usage.memory += bytes;
-  found->second.memory += bytes;
+  BookMemory(session, bytes);
   return {};
+}
+
+void Quotas::BookMemory(SessionId session, std::uint64_t bytes) {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return;
+  uids_.at(found->second.uid).memory += bytes;
+  found->second.memory += bytes;
 }
 
 void Quotas::ReleaseMemory(SessionId session, std::uint64_t bytes) {

@@ -38,6 +38,9 @@ class Quotas {
 
   // Books `bytes` of a segment, or says why not. Of a session that is not open nothing is booked.
   Status ReserveMemory(SessionId session, std::uint64_t bytes);
+  // Books memory that the service has allocated for the session already, beyond the quota if it
+  // must be: the uid then gets no more until it is below it again.
+  void BookMemory(SessionId session, std::uint64_t bytes);
   void ReleaseMemory(SessionId session, std::uint64_t bytes);
 
   std::size_t uids_count() const { return uids_.size(); }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kJobNameMax = 63;
 constexpr std::size_t kRanksNamedMax = 8;
-// Of all rows this part is for root and the service's own user.
+// This part of all rows is for root and the service's own user.
 constexpr std::size_t kRowsKeptDivisor = 8;
 
 const char* DescribeStart(bool goes_on) { return goes_on ? "goes on" : "begins"; }

@@ -45,9 +45,11 @@ void FollowerPlans::Handle(const TimesSeen& message) {
   // They are made of what clients say. A leader ends the whole connection for times that are none,
   // and with it the jobs of others.
   if (!AreRecorded(message.times) || !std::ranges::all_of(message.costs, IsCost)) return;
-  jobs_.SendToLeader(*job,
-                     ReportTimesSeen{.job = job->number,
-                                     .seen = {.times = message.times, .costs = message.costs}});
+  if (!std::ranges::all_of(message.codecs, IsCodecCost)) return;
+  jobs_.SendToLeader(*job, ReportTimesSeen{.job = job->number,
+                                           .seen = {.times = message.times,
+                                                    .costs = message.costs,
+                                                    .codecs = message.codecs}});
 }
 
 void FollowerPlans::Handle(Job& job, const PlanPiece& piece) {

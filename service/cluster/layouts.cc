@@ -47,8 +47,8 @@ std::string DescribeTensor(const Layout& layout, std::size_t index) {
                       : fmt::format("tensor {} ({})", index, name);
 }
 
-Status SetCodecs(Layout& layout, Codec codec, std::span<const std::optional<Codec>> each,
-                 bool on_gpu) {
+Status SetCodecs(Layout& layout, const CodecChoice& choice,
+                 std::span<const std::optional<CodecChoice>> each, bool on_gpu) {
   if (!each.empty() && each.size() != layout.tensors.size()) {
     return Wrong(fmt::format("{} codecs for {} tensors: one for each, or none", each.size(),
                              layout.tensors.size()));
@@ -58,13 +58,15 @@ Status SetCodecs(Layout& layout, Codec codec, std::span<const std::optional<Code
     const bool named = !each.empty() && each[i].has_value();
     const bool possible = tensor.dtype == DType::kFloat32;
     const bool worth_it = possible && tensor.Bytes() >= kCompressedBytesMin;
-    tensor.codec = named ? *each[i] : worth_it ? codec : Codec(Codec::kNone);
+    const CodecChoice own = named ? *each[i] : worth_it ? choice : CodecChoice();
+    tensor.codec = own.codec;
+    tensor.allowed = own.allowed;
     tensor.keeps_codec = named || !worth_it || on_gpu;
-    if (tensor.codec == Codec::kNone || (possible && !on_gpu)) continue;
+    if (own.is_none() || (possible && !on_gpu)) continue;
     return Wrong(
         fmt::format("{} is to be compressed as {} and is {}: only float32 in the host's "
                     "memory is compressed",
-                    DescribeTensor(layout, i), Name(tensor.codec),
+                    DescribeTensor(layout, i), ChoiceName(own),
                     possible ? "on a GPU" : fmt::format("of {}", Name(tensor.dtype))));
   }
   return {};
@@ -132,9 +134,9 @@ Status CompareLayouts(const Layout& one, const std::string& whose, const Layout&
       return differ(fmt::format("{} is of {} and {}", DescribeTensor(one, i), Name(left.dtype),
                                 Name(right.dtype)));
     }
-    if (left.codec != right.codec) {
+    if (left.Choice() != right.Choice()) {
       return differ(fmt::format("{} is compressed as {} and as {}", DescribeTensor(one, i),
-                                Name(left.codec), Name(right.codec)));
+                                ChoiceName(left.Choice()), ChoiceName(right.Choice())));
     }
     if (left.count == right.count && left.offset == right.offset) continue;
     return differ(fmt::format("{} has {} elements at byte {} and {} at byte {}",

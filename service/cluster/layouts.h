@@ -28,11 +28,11 @@ struct KnownJob {
 // another, the lowest at 0, sum or average. The error names the tensor.
 Status CheckLayout(const Layout& layout);
 
-// Gives each tensor its codec: `each`, by tensor, where that names one, else `codec`, unless it is
-// small (kCompressedBytesMin) or of other elements than float32. kInvalidArgument where a codec is
-// named for other elements, or for `on_gpu`, from where nothing is compressed.
-Status SetCodecs(Layout& layout, Codec codec, std::span<const std::optional<Codec>> each,
-                 bool on_gpu);
+// Gives each tensor its codecs: `each`, by tensor, where that names some, else `choice`, unless it
+// is small (kCompressedBytesMin) or of other elements than float32. kInvalidArgument where a codec
+// is named for other elements, or for `on_gpu`, from where nothing is compressed.
+Status SetCodecs(Layout& layout, const CodecChoice& choice,
+                 std::span<const std::optional<CodecChoice>> each, bool on_gpu);
 
 // FNV-1a, 64 bits, over the names in their order, each behind its size in 8 bytes, lowest first.
 // Two ranks whose gradients of equal size stand in another order differ in it.

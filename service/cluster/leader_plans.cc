@@ -40,9 +40,9 @@ void LeaderPlans::Handle(Job& job, Part& part, const RequestPolicy& request) {
   Advance(job);
 }
 
-void LeaderPlans::SetCodec(Job& job, Codec codec) {
+void LeaderPlans::SetCodec(Job& job, const CodecChoice& choice) {
   if (job.planning == nullptr) return;
-  job.planning->SetCodec(codec);
+  job.planning->SetCodec(choice);
   Advance(job);
 }
 

@@ -18,7 +18,7 @@ class LeaderPlans {
   void Handle(LedJob& job, LedJob::Part& part, const ReportLayout& layout);
   void Handle(LedJob& job, LedJob::Part& part, const ReportTimesSeen& times);
   void Handle(LedJob& job, LedJob::Part& part, const RequestPolicy& request);
-  void SetCodec(LedJob& job, Codec codec);
+  void SetCodec(LedJob& job, const CodecChoice& choice);
   void Handle(LedJob& job, LedJob::Part& part, const ReportPlanAck& ack);
   // The answer to a MakePlan. Of a job that is over it is ignored.
   void Handle(const PlanMade& message);

@@ -20,7 +20,7 @@ void LeaderSettings::Handle(Job& job, Part& part, const RequestSteering& request
   if (job.stage < Stage::kStarting) return;
   if (steering.kind == SteeringKind::kCompress) {
     // In plans, which say from which iteration on they hold.
-    return plans_.SetCodec(job, CodecOfValue(steering.value).value_or(Codec()));
+    return plans_.SetCodec(job, ChoiceOfValue(steering.value).value_or(CodecChoice()));
   }
   if (steering.kind == SteeringKind::kDrain && !job.drain) job.drain = steering;
   for (const Part& other : job.parts) {

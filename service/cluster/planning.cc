@@ -41,6 +41,27 @@ std::string DescribeCodecs(const plan::Plan& plan, std::size_t gradients_count) 
   return text;
 }
 
+// Each once.
+std::vector<Codec> CodecsIn(const std::vector<CodecChoice>& choices) {
+  std::vector<Codec> codecs;
+  const auto add = [&codecs](const Codec& codec) {
+    const bool known = std::ranges::find(codecs, codec) != codecs.end();
+    if (codec != Codec::kNone && !known) codecs.push_back(codec);
+  };
+  for (const CodecChoice& choice : choices) {
+    add(choice.codec);
+    for (const Codec& codec : choice.allowed.List()) add(codec);
+  }
+  return codecs;
+}
+
+std::string DescribeVerdict(const plan::CodecVerdict& verdict) {
+  if (!verdict.exists()) return "";
+  return fmt::format("; {} {}: an iteration takes {} with it, {} without", Name(verdict.cost.codec),
+                     verdict.pays ? "pays" : "does not pay", Duration(verdict.coded_s),
+                     Duration(verdict.plain_s));
+}
+
 }  // namespace
 
 Planning::Planning(Options options)
@@ -102,7 +123,7 @@ void Planning::OnTimesSeen(std::size_t node, NodeSeen seen) {
   nodes_[node].seen = std::move(seen);
   nodes_[node].reported = true;
   // The iterations that cross as they are may be over.
-  if (present_->codecs != WantedCodecs()) due_ = true;
+  if (present_codecs_ != WantedCodecs()) due_ = true;
   Consider();
 }
 
@@ -112,8 +133,8 @@ void Planning::SetPolicy(plan::Policy policy) {
   Consider();
 }
 
-void Planning::SetCodec(Codec codec) {
-  requested_codec_ = codec;
+void Planning::SetCodec(const CodecChoice& choice) {
+  requested_codec_ = choice;
   if (!options_.shape.crosses_nodes() || options_.shape.servers_count > 0) {
     return Note(Code::kInvalidArgument,
                 fmt::format("its gradients are not compressed: {}",
@@ -124,16 +145,19 @@ void Planning::SetCodec(Codec codec) {
   Consider();
 }
 
-// By what ranks and people said so far. Sums cross encoded between nodes with ranks only.
-std::vector<plan::CodecRun> Planning::WantedCodecs() const {
+// By what ranks and people said so far; empty: nothing is encoded. Sums cross encoded between nodes
+// with ranks only. Before it is known how long everything takes, nothing is left to a plan.
+std::vector<CodecChoice> Planning::WantedCodecs() const {
   const bool possible = options_.shape.crosses_nodes() && options_.shape.servers_count == 0;
   if (!possible || latest_iteration_ < layout_->compress_after) return {};
-  std::vector<Codec> codecs;
+  std::vector<CodecChoice> choices;
   for (std::size_t i = 0; i < layout_->tensors.size(); ++i) {
     const bool requested = requested_codec_ && !keeps_codec_[i];
-    codecs.push_back(requested ? *requested_codec_ : layout_->tensors[i].codec);
+    choices.push_back(requested ? *requested_codec_ : layout_->tensors[i].Choice());
+    if (present_ == nullptr) choices.back().allowed = {};
   }
-  return plan::CodecRunsOf(codecs);
+  const auto is_none = [](const CodecChoice& choice) { return choice.is_none(); };
+  return std::ranges::all_of(choices, is_none) ? std::vector<CodecChoice>() : choices;
 }
 
 plan::Policy Planning::Wanted() const {
@@ -158,7 +182,7 @@ void Planning::Consider() {
   if (!IsInForce()) return;
   const plan::Policy wanted = Wanted();
   const bool same_way =
-      present_planned_ && present_->policy == wanted && present_->codecs == WantedCodecs();
+      present_planned_ && present_->policy == wanted && present_codecs_ == WantedCodecs();
   const bool all_reported =
       std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.reported; });
   // Another policy need not wait for new times, drift shows in them only.
@@ -185,8 +209,8 @@ void Planning::Make(plan::Policy policy, std::shared_ptr<const plan::Plan> prese
   plan::Recording recording = MergeRecorded(seen);
   if (recording.iterations.size() < kRecordedMin) recording = {};
   plan::Route route = RouteOf(options_.shape, seen, BlockBytes());
-  // Encodings are of whole sums.
-  if (!WantedCodecs().empty()) route.halves = false;
+  codecs_made_for_ = WantedCodecs();
+  if (!codecs_made_for_.empty()) AddCodecs(route, options_.shape, seen, CodecsIn(codecs_made_for_));
   const IterationSeen iteration = IterationOf(seen);
   std::uint64_t latest = 0;
   for (const NodeSeen& each : seen) latest = std::max(latest, each.times.iteration);
@@ -200,6 +224,7 @@ void Planning::Make(plan::Policy policy, std::shared_ptr<const plan::Plan> prese
                                .profile = MergeTimes(options_.job, *layout_, seen),
                                .route = std::move(route),
                                .recording = std::move(recording),
+                               .codecs = codecs_made_for_,
                                .version = versions_ + 1,
                                .present = std::move(present),
                                .iteration_s = iteration.iteration_s,
@@ -213,14 +238,10 @@ void Planning::OnPlanMade(const Result<std::shared_ptr<const plan::Plan>>& made)
   stage_ = Stage::kNone;
   if (!MakesPlans()) return;
   if (made.ok() && *made != nullptr) {
-    auto coded = std::make_shared<plan::Plan>(**made);
-    coded->codecs = WantedCodecs();
-    if (!coded->codecs.empty() && plan::HasHalves(*coded)) {
-      // Wanted since it was begun; encodings are of whole sums.
-      due_ = true;
-      return Consider();
-    }
-    return Offer(std::move(coded));
+    // Others may have been wanted since it was begun.
+    if (codecs_made_for_ == WantedCodecs()) return Offer(*made);
+    due_ = true;
+    return Consider();
   }
   if (!made.ok() && present_ == nullptr) {
     return Fail(made.error().code(), made.error().Within("make the first plan").text());
@@ -293,6 +314,7 @@ void Planning::SwitchIfAcked() {
   present_planned_ = present_ != nullptr;
   present_from_ = present_ == nullptr ? 1 : latest + kSwitchSlack;
   present_ = std::exchange(offered_, nullptr);
+  present_codecs_ = codecs_made_for_;
   stage_ = Stage::kNone;
   for (Node& node : nodes_) node.reported = false;
   steps_.emplace_back(PlanSwitch{.job = {},
@@ -310,7 +332,9 @@ std::string DescribeSwitch(const std::string& job, const plan::Plan& plan,
   if (plan.version == 1) return head + ", until it is known how long everything takes";
   const std::string text = fmt::format("{}: {} predicted, bound {}", head,
                                        Duration(plan.predicted_s), Duration(plan.lower_bound_s));
-  return change.before_s > 0 ? fmt::format("{}; was {}", text, Duration(change.before_s)) : text;
+  const std::string was =
+      change.before_s > 0 ? fmt::format("; was {}", Duration(change.before_s)) : "";
+  return text + was + DescribeVerdict(plan.verdict);
 }
 
 }  // namespace headrace::service

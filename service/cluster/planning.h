@@ -71,8 +71,8 @@ class Planning {
                  std::uint64_t iteration);
   // From now on by that policy, whatever ranks and configuration said.
   void SetPolicy(plan::Policy policy);
-  // From now on those gradients in that codec of which no rank said otherwise.
-  void SetCodec(Codec codec);
+  // From now on those gradients so of which no rank said otherwise.
+  void SetCodec(const CodecChoice& choice);
   // A rank has gone: no other plan is begun. The first one still is, since gradients that the rank
   // posted before it went wait for it as the others' do.
   void Stop() { stopped_ = true; }
@@ -94,7 +94,7 @@ class Planning {
   bool HasLayouts() const;
   bool IsInForce() const;  // on every node, as far as they have reported
   plan::Policy Wanted() const;
-  std::vector<plan::CodecRun> WantedCodecs() const;
+  std::vector<CodecChoice> WantedCodecs() const;
   void Consider();
   void Make(plan::Policy policy, std::shared_ptr<const plan::Plan> present);
   void Offer(std::shared_ptr<const plan::Plan> plan);
@@ -111,7 +111,7 @@ class Planning {
   std::optional<plan::Policy> rank_policy_;  // by ranks
   std::size_t rank_policy_node_ = 0;
   std::optional<plan::Policy> requested_policy_;  // by a person
-  std::optional<Codec> requested_codec_;          // likewise
+  std::optional<CodecChoice> requested_codec_;    // likewise
   std::vector<bool> keeps_codec_;                 // by tensor, as some node's layout has it
   std::uint64_t latest_iteration_ = 0;            // that a node has reported
   bool due_ = false;  // what is wanted has changed since a plan was considered
@@ -119,8 +119,10 @@ class Planning {
   bool stopped_ = false;
   bool failed_ = false;
   std::uint32_t versions_ = 0;
+  std::vector<CodecChoice> codecs_made_for_;  // the plan that is under way
   std::shared_ptr<const plan::Plan> present_;
-  bool present_planned_ = false;  // from times that were seen
+  std::vector<CodecChoice> present_codecs_;  // that it was made for
+  bool present_planned_ = false;             // from times that were seen
   std::uint64_t present_from_ = 0;
   std::shared_ptr<const plan::Plan> offered_;
   std::uint64_t offered_hash_ = 0;

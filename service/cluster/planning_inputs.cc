@@ -6,6 +6,10 @@
 #include <cmath>
 
 #include "ipc/base/check.h"
+#include "service/plan/coded.h"
+#include "transport/codec/codec.h"
+#include "transport/exchange/limits.h"
+#include "transport/exchange/partition.h"
 #include "transport/probe/line_fit.h"
 #include "transport/probe/probe.h"
 
@@ -113,6 +117,9 @@ Status CheckSeen(const NodeSeen& seen, const Layout& layout, const JobShape& sha
            line.s_per_byte >= 0;
   });
   if (!finite) return Error(Code::kCorrupt, "a cost that is no time");
+  if (seen.codecs.size() > kCodecCostsMax || !std::ranges::all_of(seen.codecs, IsCodecCost)) {
+    return Error(Code::kCorrupt, "a codec's cost that is none");
+  }
   return {};
 }
 
@@ -264,6 +271,55 @@ plan::Route RouteOf(const JobShape& shape, std::span<const NodeSeen> seen, doubl
   route.stages.push_back(
       {.name = "all-gather", .rails = {{lane, in_node}}, .kind = Collective::kAllGather});
   return route;
+}
+
+namespace {
+
+// What a node has reported of the codec, or of its kind, whose parameter changes little.
+const CodecCost* FindCost(const NodeSeen& seen, const Codec& codec) {
+  const CodecCost* of_kind = nullptr;
+  for (const CodecCost& cost : seen.codecs) {
+    if (cost.codec == codec) return &cost;
+    if (cost.codec.kind == codec.kind) of_kind = &cost;
+  }
+  return of_kind;
+}
+
+// Of nothing where a node has reported nothing.
+CodecCost SlowestCost(std::span<const NodeSeen> seen, const Codec& codec) {
+  CodecCost slowest{.codec = codec, .share = 0};
+  for (const NodeSeen& node : seen) {
+    const CodecCost* const cost = FindCost(node, codec);
+    if (cost == nullptr) return {};
+    slowest.share = std::max(slowest.share, cost->share);
+    slowest.encode_s_per_byte = std::max(slowest.encode_s_per_byte, cost->encode_s_per_byte);
+    slowest.decode_s_per_byte = std::max(slowest.decode_s_per_byte, cost->decode_s_per_byte);
+  }
+  if (Loses(codec)) slowest.share = transport::EncodedShare(codec);
+  return slowest;
+}
+
+}  // namespace
+
+void AddCodecs(plan::Route& route, const JobShape& shape, std::span<const NodeSeen> seen,
+               std::span<const Codec> codecs) {
+  const auto stage = std::ranges::find_if(
+      route.stages, [](const plan::Stage& each) { return !IsHalf(each.kind); });
+  HR_CHECK(stage != route.stages.end() && shape.crosses_nodes(), shape.nodes.size());
+  const plan::PieceSizes sizes{
+      .least_bytes = static_cast<double>(transport::kSentPieceSizeMin),
+      .most_bytes = static_cast<double>(transport::ExchangeOptions().piece_size),
+      .most_plain_bytes = static_cast<double>(transport::kEncodedPieceCountMax * sizeof(float)),
+      .pieces_count = static_cast<double>(transport::kPiecesPerOwner * shape.nodes.size())};
+  for (const Codec& codec : codecs) {
+    const CodecCost cost = SlowestCost(seen, codec);
+    if (!IsCodecCost(cost) || stage->coded.size() == kCodecCostsMax) continue;
+    plan::CodedLines coded{.cost = cost, .lines = {}};
+    for (const plan::Rail& rail : stage->rails) {
+      coded.lines.push_back(plan::EncodedLine(rail.line.pieces.back(), cost, sizes));
+    }
+    stage->coded.push_back(std::move(coded));
+  }
 }
 
 }  // namespace headrace::service

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/base/codec_cost.h"
 #include "ipc/base/result.h"
 #include "ipc/profile.h"
 #include "service/plan/recording.h"
@@ -33,6 +34,7 @@ struct JobShape {
 struct NodeSeen {
   NodeTimes times;
   std::vector<transport::CostLine> costs;
+  std::vector<CodecCost> codecs{};  // of a transfer between the job's nodes
 };
 
 // Whether all times, medians and those of recorded iterations, are finite and not negative,
@@ -74,5 +76,10 @@ plan::CostLine BlockCost(const transport::CostLine& line, const JobShape& shape)
 // that of the slowest. Where nothing was seen the agreed line stands. `block_bytes` is the size for
 // which lines are compared.
 plan::Route RouteOf(const JobShape& shape, std::span<const NodeSeen> seen, double block_bytes);
+
+// Gives the stage between nodes the cost of each of those codecs that every node has reported: the
+// slowest node's, since all wait for it.
+void AddCodecs(plan::Route& route, const JobShape& shape, std::span<const NodeSeen> seen,
+               std::span<const Codec> codecs);
 
 }  // namespace headrace::service

@@ -58,12 +58,11 @@ Result<std::optional<plan::Policy>> ReadPolicyName(std::string_view name) {
                            fmt::join(known, ", ")));
 }
 
-Result<Codec> ReadCodecName(std::string_view name) {
-  if (name.empty()) return Codec();
-  if (const std::optional<Codec> codec = CodecNamed(name)) return *codec;
-  return Error(Code::kInvalidArgument,
-               fmt::format("codec \"{}\" is none of {}", Printable(name, kNameShownMax),
-                           fmt::join(kCodecNames, ", ")));
+Result<CodecChoice> ReadCodecNames(std::string_view name) {
+  if (name.empty()) return CodecChoice();
+  if (const std::optional<CodecChoice> choice = ChoiceNamed(name)) return *choice;
+  return Error(Code::kInvalidArgument, fmt::format("codec \"{}\" is none of {}",
+                                                   Printable(name, kNameShownMax), KnownCodecs()));
 }
 
 Status CheckSteering(std::uint8_t kind, std::uint64_t value) {
@@ -102,7 +101,7 @@ Status CheckSteering(std::uint8_t kind, std::uint64_t value) {
       return Wrong(fmt::format("rank {} to be evicted: ranks go from 0 to {}", value,
                                transport::kMembersMax - 1));
     case SteeringKind::kCompress:
-      if (CodecOfValue(value)) return {};
+      if (ChoiceOfValue(value)) return {};
       return Wrong(fmt::format("a codec {}: it is none of those that this release knows", value));
     default:
       if (value == 0) return {};
@@ -128,7 +127,8 @@ std::string DescribeSteering(const Steering& steering) {
     return steering.value == 0 ? "sends in turn with other blocks" : "sends before other blocks";
   }
   if (steering.kind == SteeringKind::kCompress) {
-    return fmt::format("gradients as {}", Name(CodecOfValue(steering.value).value_or(Codec())));
+    return fmt::format("gradients as {}",
+                       ChoiceName(ChoiceOfValue(steering.value).value_or(CodecChoice())));
   }
   if (steering.kind == SteeringKind::kWeight || steering.kind == SteeringKind::kPriority ||
       steering.kind == SteeringKind::kEvict) {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ipc/base/codecs.h"
+#include "ipc/base/codec_choice.h"
 #include "ipc/base/result.h"
 #include "service/plan/plan.h"
 #include "service/session/steering.h"
@@ -17,8 +17,8 @@ namespace headrace::service {
 
 // The policy of that name, nothing for an empty one, or which names there are.
 Result<std::optional<plan::Policy>> ReadPolicyName(std::string_view name);
-// The codec of that name, none for an empty one; kInvalidArgument when it is none.
-Result<Codec> ReadCodecName(std::string_view name);
+// The codecs of that name, none for an empty one; kInvalidArgument when it is none.
+Result<CodecChoice> ReadCodecNames(std::string_view name);
 
 // A kind and a value as they came from outside. The error names the value, what is possible and how
 // to ask for it.

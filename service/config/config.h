@@ -100,7 +100,7 @@ struct Config {
   std::string tls_key;
   bool plain_text = false;  // allow peers without TLS beyond loopback
   Role role = Role::kNode;
-  // Of a server: where it offers itself. Of a node: its jobs' default; with peers never empty.
+  // A server offers itself there; on a node it is its jobs' default. With peers never empty.
   std::string rendezvous;
   Architecture architecture = Architecture::kAllReduce;  // of jobs led here that do not say
   plan::Policy policy = plan::Policy::kAuto;  // likewise: how their gradients' plans are made

@@ -35,7 +35,7 @@ constexpr std::uint32_t kCatchUpTurnsMax = ipc::kOperationsMax / kRecordsPerTurn
 // In the order of what they use: each knows those before it only.
 struct Dispatch::Parts {
   Parts(std::vector<LanePort> lanes, Dispatch& dispatch)
-      : flow(std::move(lanes), dispatch.board_, dispatch.peers_, dispatch.watch_,
+      : flow(std::move(lanes), dispatch.board_, dispatch.peers_, dispatch.rpc_, dispatch.watch_,
              dispatch.mapping_),
         intake(flow, dispatch.board_),
         remote_pairs(flow, intake),
@@ -81,6 +81,11 @@ void Dispatch::Interleave() {
 void Dispatch::LimitPosts(std::uint64_t per_uid) {
   HR_CHECK(parts_ != nullptr);
   parts_->intake.LimitPosts(per_uid);
+}
+
+void Dispatch::SetCodecCosts(std::vector<CodecCost> costs) {
+  HR_CHECK(parts_ != nullptr);
+  parts_->flow.lanes().SetCodecCosts(std::move(costs));
 }
 
 void Dispatch::Verify(std::uint32_t every) {
@@ -274,7 +279,7 @@ void Dispatch::Handle(OpenSession message, TimeNs now) {
   ++readings_version_;
   ++board_.counters.sessions_opened;
   job.Changed();
-  parts_->flow.ShowGatheringAgain(job);
+  parts_->flow.wait_reasons().ShowGatheringAgain(job);
 }
 
 void Dispatch::Handle(AddSegment message, TimeNs) {
@@ -397,7 +402,7 @@ void Dispatch::Handle(const JobFailed& message, TimeNs now) {
 void Dispatch::Handle(const RankLeft& message, TimeNs now) {
   Job* job = FindJob(message.job);
   if (job == nullptr) return;
-  // Of its sends and receives its node speaks itself, after the last of them.
+  // Its node itself reports the end of its sends and receives, after the last of them.
   parts_->flow.LimitTo(*job, message.posted, message.iterations, message.cause, now);
 }
 
@@ -425,7 +430,7 @@ void Dispatch::Handle(const SteerJob& message, TimeNs now) {
 void Dispatch::Handle(const StageWaits& message, TimeNs) {
   parts_->flow.lanes().OnFlow(message.lane, message.flowed_ns);
   Job* job = FindJob(Flow::JobOf(message.token));
-  if (job != nullptr) parts_->flow.blocks().OnStageWaits(*job, message);
+  if (job != nullptr) parts_->flow.wait_reasons().OnStageWaits(*job, message);
 }
 
 // As a Pong.
@@ -454,9 +459,9 @@ void Dispatch::Handle(SendNotices message, TimeNs now) {
   if (!refusals.notices.empty()) parts_->flow.lanes().Notify(std::move(refusals));
 }
 
-void Dispatch::Handle(const StageStands& message, TimeNs) {
+void Dispatch::Handle(const ReceivePosted& message, TimeNs) {
   Job* job = FindJob(Flow::JobOf(message.token));
-  if (job != nullptr) parts_->flow.blocks().OnStageStands(*job, message);
+  if (job != nullptr) parts_->flow.blocks().OnReceivePosted(*job, message);
 }
 
 void Dispatch::SendNoticesOf(Job& job) {

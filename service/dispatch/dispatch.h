@@ -45,7 +45,9 @@ class Dispatch final : public Actor {
 
   // Operations and gradients that one uid may have open; 0: any number.
   void LimitPosts(std::uint64_t per_uid);
-  // Of jobs whose ranks are all here: JobNodes::verify.
+  // What codecs cost on this machine.
+  void SetCodecCosts(std::vector<CodecCost> costs);
+  // For jobs whose ranks are all here; see JobNodes::verify.
   void Verify(std::uint32_t every);
 
   std::string_view name() const override { return "dispatch"; }
@@ -101,7 +103,7 @@ class Dispatch final : public Actor {
   void Handle(const QuotaRefused& message, TimeNs now);
   void Handle(ScratchMade message, TimeNs now);
   void Handle(SendNotices message, TimeNs now);
-  void Handle(const StageStands& message, TimeNs now);
+  void Handle(const ReceivePosted& message, TimeNs now);
 
   Job& FindOrOpenJob(const SessionIdentity& identity, TimeNs now);
   Job* FindJob(JobId id);

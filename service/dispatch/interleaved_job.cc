@@ -26,9 +26,9 @@ bool Trains(const Job& job) {
 bool InterleavedJob::Measure(Job& measured, double bytes_per_s, TimeNs now) {
   job = &measured;
   iteration = job->times->last_ended();
-  job->times->Median(kMeasured, times);
-  const IterationTimes::Totals totals = job->times->MedianTotals(kMeasured);
-  const std::span<const IterationTimes::Span> spans = std::as_const(*job->times).blocks(iteration);
+  const IterationTimes::Totals totals = job->times->MedianTotals(kMeasured, times);
+  const std::span<const IterationTimes::BlockTimes> spans =
+      std::as_const(*job->times).blocks(iteration);
   if (spans.empty() || times.iteration_s <= 0) return false;
   period_s = times.iteration_s;
   ready_s = Seconds(spans.front().ready_ns);

@@ -106,7 +106,7 @@ std::span<InterleavedJob> Interleaving::Gather(Jobs& jobs, std::uint8_t lane, Ti
   for (const std::unique_ptr<Job>& job : jobs) {
     if (!Trains(*job) || LaneOf(*job) != lane) continue;
     Track(job->id()).next_check = job->times->last_ended() + kEvery;
-    // Of more jobs than that the oldest.
+    // If there are more jobs than that, the oldest count.
     if (count == interleaved_.size() || rate <= 0) continue;
     if (!interleaved_[count].Measure(*job, rate, now)) continue;
     AddDelayBudget(interleaved_[count]);

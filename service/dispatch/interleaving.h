@@ -7,7 +7,7 @@
 // pulls it back, since its period is what it was. schedule/interleave.h says which shift, and
 // schedule/interleave_alone.h which hold makes it.
 //
-// Of a job of several nodes, the node of rank 0 holds it back. The other nodes begin their part of
+// The node of rank 0 holds back a job of several nodes. The other nodes begin their part of
 // the block, which then waits on the lane for that node's part; so they are shifted with it. Jobs
 // meet only where one node sees both, and that node leaves those alone whose rank 0 is elsewhere.
 //
@@ -72,7 +72,7 @@ class Interleaving {
   void Compare(Jobs& jobs, std::uint8_t lane, TimeNs now);
   // Fills interleaved_; those that may be shifted against each other.
   std::span<InterleavedJob> Gather(Jobs& jobs, std::uint8_t lane, TimeNs now);
-  // Of the lane while it is at work, in bytes of blocks a second; 0 when nothing is known.
+  // The lane's rate while it is at work, in bytes of blocks a second; 0 when nothing is known.
   double RateOf(std::uint8_t lane);
   void AddDelayBudget(const InterleavedJob& one);
   void HoldBack(const InterleavedJob& held, const InterleavedJob& other, const Shifts& shifts,

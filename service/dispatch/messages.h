@@ -119,7 +119,7 @@ struct StageWaits {
   TimeNs flowed_ns = 0;       // as StageEnded's
 };
 // A receive of another node's send is on the lane: what comes for it finds its memory.
-struct StageStands {
+struct ReceivePosted {
   std::uint8_t lane = 0;
   std::uint64_t token = 0;  // of the stage
 };
@@ -142,6 +142,6 @@ using DispatchMessage =
     std::variant<OpenSession, AddSegment, RemoveSegment, AddTensors, RemoveTensors, CloseSession,
                  Ping, Drain, StageEnded, LaneFacts, JobForming, JobFormed, JobFailed, RankLeft,
                  SetLayout, PlanOffer, PlanSwitch, SteerJob, StageWaits, LaneAnswered, QuotaRefused,
-                 ScratchMade, SendNotices, StageStands>;
+                 ScratchMade, SendNotices, ReceivePosted>;
 
 }  // namespace headrace::service

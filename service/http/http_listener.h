@@ -23,7 +23,7 @@
 namespace headrace::service {
 
 inline constexpr std::size_t kHttpConnectionsMax = 32;
-// Of all connections; see message_pacer.h. A connection costs as much as a request.
+// The limit of all connections together; see message_pacer.h. One costs as much as a request.
 inline constexpr TimeNs kHttpRequestsPerSecond = 500;
 inline constexpr TimeNs kHttpRequestsBurst = 500;
 

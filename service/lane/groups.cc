@@ -83,7 +83,7 @@ void Groups::Send(const SendNotices& message) {
 bool Groups::PassNotices(Outgoing<DispatchMessage>& dispatch) {
   if (dispatch.waiting() > 0) return false;
   notices_.clear();
-  transport_.TakeNotices(notices_);
+  transport_.DrainNotices(notices_);
   for (transport::Notice& notice : notices_) {
     SendNotices message{.job = JobId{notice.group},
                         .node = notice.member,

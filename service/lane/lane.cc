@@ -86,7 +86,7 @@ void Lane::PostHeld(TimeNs now) {
   while (!held_.empty() &&
          transport_.Post(held_.front(), now) == transport::PostResult::kAccepted) {
     // Only then may the other node send: as often as there are receives in flight.
-    if (held_.front().kind == kReceive) dispatch_.Send(StageStands{index_, held_.front().token});
+    if (held_.front().kind == kReceive) dispatch_.Send(ReceivePosted{index_, held_.front().token});
     held_.pop_front();
   }
 }

@@ -33,7 +33,7 @@
 
 namespace headrace::service {
 
-// Of the host's memory; a few milliseconds.
+// A slice of the host's memory that takes a few milliseconds.
 inline constexpr std::size_t kMappingSlice = std::size_t{16} << 20;
 // Between two times of SegmentProgress for one segment.
 inline constexpr TimeNs kProgressPeriod = 50 * kMillisecond;

@@ -53,6 +53,7 @@ struct TimesSeen {
   JobId job;
   NodeTimes times;
   std::vector<transport::CostLine> costs;
+  std::vector<CodecCost> codecs{};  // of its transfers between nodes
 };
 // An operation of the job waits longer than it should for a rank of this node; people on its other
 // nodes should receive it.

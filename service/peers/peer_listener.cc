@@ -72,7 +72,7 @@ void PeerListener::LetIn(SecuredPeer peer) {
   HR_CHECK(accepted_.size() <= kPeerConnectionsMax, accepted_.size());
 }
 
-// Of those that have not said hello, the one that came first had the most time to.
+// Closes the stranger that came first, since it had the most time to say hello.
 void PeerListener::MakeRoom() {
   const auto is_stranger = [](const auto& entry) { return entry.second.name.empty(); };
   const auto strangers = std::count_if(accepted_.begin(), accepted_.end(), is_stranger);

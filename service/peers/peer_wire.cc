@@ -23,7 +23,7 @@ namespace wire_fields {
 namespace {
 
 constexpr std::size_t kTextMax = 1000;  // more of a sentence is cut
-// Of a node that reports, less: its leader puts the node's name in front.
+// Less for a node that reports, since its leader puts the node's name in front.
 constexpr std::size_t kReportTextMax = 800;
 constexpr std::size_t kProgramMax = 127;
 constexpr std::size_t kTensorNameMax = 255;
@@ -55,6 +55,25 @@ void Describe(auto& wire, Is<transport::CostLine> auto& cost) {
   wire.Check([&cost] { return IsCost(cost) ? "" : "a cost that is no time"; });
 }
 
+void DescribeCodec(auto& wire, auto& codec, auto get_kind, auto set_kind, auto get_parameter,
+                   auto set_parameter) {
+  wire.Number(codec.kind, get_kind, set_kind);
+  wire.Number(codec.parameter, get_parameter, set_parameter);
+  wire.Check([&codec] {
+    return IsCodec(codec.kind, codec.parameter)
+               ? ""
+               : fmt::format("codec {} of {}", +codec.kind, codec.parameter);
+  });
+}
+
+void Describe(auto& wire, Is<CodecCost> auto& cost) {
+  DescribeCodec(wire, cost.codec, HR_FIELD(Codec), HR_FIELD(Parameter));
+  wire.Number(cost.share, HR_FIELD(Share));
+  wire.Number(cost.encode_s_per_byte, HR_FIELD(EncodeSPerByte));
+  wire.Number(cost.decode_s_per_byte, HR_FIELD(DecodeSPerByte));
+  wire.Check([&cost] { return IsCodecCost(cost) ? "" : "a codec's cost that is none"; });
+}
+
 void Describe(auto& wire, Is<AgreedNode> auto& node) {
   wire.Name(node.name, "a name that is none", HR_FIELD(Name));
   wire.List(node.ranks, transport::kMembersMax, "{} ranks of a node", HR_LIST(Ranks));
@@ -82,12 +101,15 @@ void Describe(auto& wire, Is<LayoutTensor> auto& tensor) {
   wire.Number(tensor.offset, HR_FIELD(Offset));
   wire.Number(tensor.count, HR_FIELD(Count));
   wire.Number(tensor.dtype, HR_FIELD(Dtype));
-  wire.Number(tensor.codec.kind, HR_FIELD(Codec));
-  wire.Number(tensor.codec.parameter, HR_FIELD(CodecParameter));
-  wire.Check([&c = tensor.codec] {
-    return IsCodec(c.kind, c.parameter) ? "" : fmt::format("codec {} of {}", +c.kind, c.parameter);
-  });
+  DescribeCodec(wire, tensor.codec, HR_FIELD(Codec), HR_FIELD(CodecParameter));
   wire.Number(tensor.keeps_codec, HR_FIELD(KeepsCodec));
+  wire.Number(tensor.allowed.value, HR_FIELD(Allowed));
+  wire.Check([&tensor] {
+    const bool chooses = !tensor.allowed.empty();
+    const bool right =
+        AreAllowedCodecs(tensor.allowed.value) && !(chooses && tensor.codec != Codec::kNone);
+    return right ? "" : fmt::format("codecs {:x} to choose from", tensor.allowed.value);
+  });
 }
 
 void Describe(auto& wire, Is<Layout> auto& layout) {
@@ -235,6 +257,7 @@ void Describe(auto& wire, Is<ReportTimesSeen> auto& report) {
   wire.List(times.release_s, kLayoutTensorsMax, "times of {} tensors", HR_LIST(ReleaseS));
   wire.List(times.forward_s, kLayoutTensorsMax, "times of {} tensors", HR_LIST(ForwardS));
   wire.List(report.seen.costs, kLanesMax + 1, "costs of {} lanes", HR_LIST(Costs));
+  wire.List(report.seen.codecs, kCodecCostsMax, "costs of {} codecs", HR_LIST(Codecs));
   wire.List(times.iterations, plan::kRecordedMax, "{} recorded iterations", HR_LIST(Iterations));
   wire.Number(times.contention, HR_FIELD(Contention));
   wire.Check([&times] { return AreRecorded(times) ? "" : "a recorded time that is none"; });

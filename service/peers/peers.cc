@@ -487,7 +487,7 @@ void Peers::Execute(const LeaveLeader& action) {
 }
 
 void Peers::Execute(const NoteRefusal& action) {
-  // Of its own jobs this service knows whom it refused.
+  // This service knows whom it refused from its own jobs.
   const bool own = action.leader == options_.address || action.leader == self_.name;
   if (!own) refusals_.Note("", action.leader, true, action.why, MonotonicNow());
 }

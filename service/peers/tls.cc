@@ -204,7 +204,7 @@ kj::Promise<void> PeerSecurity::Parts::Remind() {
 kj::Promise<void> PeerSecurity::Parts::WatchFiles() {
   if (!renewal_) return kj::NEVER_DONE;
   CheckFiles();
-  return timer_.afterDelay(kCertificateLook).then([this] { return WatchFiles(); });
+  return timer_.afterDelay(kCertificateCheckInterval).then([this] { return WatchFiles(); });
 }
 
 PeerSecurity::PeerSecurity(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}

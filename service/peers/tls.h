@@ -50,7 +50,7 @@ namespace headrace::service {
 inline constexpr auto kHandshakeTimeout = 5 * kj::SECONDS;
 inline constexpr std::size_t kHandshakesMax = 128;  // open at one time; more are closed
 inline constexpr auto kPlainTextReminder = 60 * kj::SECONDS;
-inline constexpr auto kCertificateLook = 10 * kj::SECONDS;
+inline constexpr auto kCertificateCheckInterval = 10 * kj::SECONDS;
 
 class PeerSecurity {
  public:
@@ -78,8 +78,8 @@ class PeerSecurity {
   // While plain text is allowed beyond loopback, says so at once and every minute for as long as
   // the promise is kept; otherwise never resolves and says nothing.
   kj::Promise<void> RemindOfPlainText();
-  // Looks at the certificate's files at once and every kCertificateLook for as long as the promise
-  // is kept; without a certificate never resolves and does nothing.
+  // Looks at the certificate's files at once and every kCertificateCheckInterval for as long as the
+  // promise is kept; without a certificate never resolves and does nothing.
   kj::Promise<void> WatchFiles();
   // Looks now.
   void CheckFiles();

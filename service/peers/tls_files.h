@@ -19,7 +19,7 @@ struct TlsFiles {
   std::string authority_name;  // of the authorities, for errors: `a" or "b` where there are several
   std::int64_t from_unix_s = 0;
   std::int64_t until_unix_s = 0;
-  // Of whoever signed it, up to the authority: the narrowest of them.
+  // The narrowest period of those who signed it, up to the authority.
   std::int64_t authority_from_unix_s = 0;
   std::int64_t authority_until_unix_s = 0;
 };

@@ -55,7 +55,7 @@ void Verdict::Note(X509_STORE_CTX& judge) {
   depth = X509_STORE_CTX_get_error_depth(&judge);
   const X509* certificate = X509_STORE_CTX_get0_cert(&judge);
   if (certificate == nullptr) return;
-  // Of a certificate without a common name, the first node that it speaks for.
+  // A certificate without a common name is named by the first node that it speaks for.
   name = CommonName(X509_get_subject_name(certificate));
   if (const auto names = NodeNames(*certificate); name.empty() && !names.empty())
     name = names.front();

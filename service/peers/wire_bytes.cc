@@ -17,10 +17,11 @@ std::size_t WireBytes(const PeerMessage& message) {
   std::size_t bytes = kShortMessageBytes;
   if (const auto* handed = std::get_if<ReportLayout>(&message)) {
     HR_CHECK(handed->layout != nullptr, handed->job);
-    for (const LayoutTensor& tensor : handed->layout->tensors) bytes += tensor.name.size() + 48;
+    for (const LayoutTensor& tensor : handed->layout->tensors) bytes += tensor.name.size() + 56;
   } else if (const auto* seen = std::get_if<ReportTimesSeen>(&message)) {
     const NodeTimes& times = seen->seen.times;
     bytes += 8 * (times.release_s.size() + times.forward_s.size());
+    bytes += 40 * seen->seen.codecs.size();
     for (const SeenIteration& each : times.iterations) {
       bytes += 4 * (each.release_s.size() + each.forward_s.size()) + 64;
     }

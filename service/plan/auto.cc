@@ -6,6 +6,7 @@
 #include "ipc/base/check.h"
 #include "service/plan/exact.h"
 #include "service/plan/reshape.h"
+#include "service/plan/scale_codecs.h"
 
 namespace headrace::plan {
 namespace {
@@ -35,13 +36,17 @@ void AddSizes(const Workload& work, const Route& route, std::vector<CandidateDra
 // Drafts of `exact` for other times and other costs than the medians. On one straight lane only:
 // elsewhere `exact` tries such lines by itself.
 void AddVariants(const Profile& profile, const Route& route, const Recording& recording,
-                 std::vector<CandidateDraft>& candidates) {
+                 const std::vector<Codec>& codecs, std::vector<CandidateDraft>& candidates) {
   if (!route.serial()) return;
   const CostPiece line = route.stages[0].rails[0].line.pieces[0];
   const auto add = [&](Variant variant, double q, double busy, double startup_factor) {
-    const Workload work = MakeWorkload(QuantileOf(recording, profile, q, busy));
+    Workload work = MakeWorkload(QuantileOf(recording, profile, q, busy));
+    work.codecs = codecs;
     const CostPiece other{0, line.startup_s * startup_factor, line.s_per_byte};
-    Draft draft = ExactOnLane(work, other, work.backward_s() + work.forward_s()).draft;
+    const ScaledProblem scaled = ScaleByCodecs(work, route, InNodeScale::kMean);
+    Draft draft =
+        Unscaled(ExactOnLane(scaled.work, other, work.backward_s() + work.forward_s()).draft,
+                 scaled.work, work);
     candidates.push_back({{Policy::kExact, variant}, std::move(draft), {}});
   };
   add(Variant::kEarly, kEarlyShare, 1, 1);
@@ -79,8 +84,10 @@ std::string Describe(const PlanCandidate& candidate) {
 }
 
 std::vector<CandidateDraft> Candidates(Policy policy, const Profile& profile, const Route& route,
-                                       const Recording& recording, const DraftOptions& options) {
-  const Workload work = MakeWorkload(profile);
+                                       const Recording& recording, const DraftOptions& options,
+                                       const std::vector<Codec>& codecs) {
+  Workload work = MakeWorkload(profile);
+  work.codecs = codecs;
   std::vector<CandidateDraft> candidates;
   for (const Policy each : kPolicies) {
     if (each == Policy::kAuto) continue;
@@ -95,7 +102,7 @@ std::vector<CandidateDraft> Candidates(Policy policy, const Profile& profile, co
   }
   if (policy == Policy::kAuto) {
     AddSizes(work, route, candidates);
-    AddVariants(profile, route, recording, candidates);
+    AddVariants(profile, route, recording, codecs, candidates);
   }
   for (CandidateDraft& each : candidates) {
     each.draft.barrier = each.draft.barrier || options.settings.barrier;

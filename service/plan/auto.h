@@ -20,9 +20,11 @@ struct CandidateDraft {
 };
 
 // What `policy` has to choose from: `auto` all, another policy its own draft. `profile` has the
-// times that everything was made for before iterations were recorded. `options` as for MakeDraft.
+// times that everything was made for before iterations were recorded. `options` as for MakeDraft,
+// `codecs` as Workload has them.
 std::vector<CandidateDraft> Candidates(Policy policy, const Profile& profile, const Route& route,
-                                       const Recording& recording, const DraftOptions& options);
+                                       const Recording& recording, const DraftOptions& options,
+                                       const std::vector<Codec>& codecs = {});
 
 // The one with the least mean, the first of equals. There is one.
 const CandidateDraft& BestOf(const std::vector<CandidateDraft>& candidates);

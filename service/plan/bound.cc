@@ -5,6 +5,7 @@
 
 #include "ipc/base/check.h"
 #include "service/plan/cost.h"
+#include "service/plan/scale_codecs.h"
 #include "service/plan/sweep.h"
 
 namespace headrace::plan {
@@ -94,6 +95,10 @@ double SecondsAround(const Workload& work, const Route& route, std::uint32_t lan
 }  // namespace
 
 double LowerBound(const Workload& work, const Route& route, bool halves) {
+  if (!work.codecs.empty()) {
+    const ScaledProblem scaled = ScaleByCodecs(work, route, InNodeScale::kLeast);
+    return LowerBound(scaled.work, scaled.route, halves);
+  }
   double bound = work.backward_s() + work.forward_s();
   for (std::uint32_t lane = 0; lane < route.lanes.size(); ++lane) {
     CostLine line;

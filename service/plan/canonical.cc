@@ -135,6 +135,28 @@ bool ReadCodecs(Reader& reader, std::vector<CodecRun>& runs) {
   return true;
 }
 
+constexpr double kMillion = 1e6;
+
+// Whether what stands there is a verdict, or none.
+bool ReadVerdict(Reader& reader, CodecVerdict& verdict) {
+  std::array<std::uint64_t, 8> numbers{};
+  if (!reader.ReadLine("codec_tried", numbers)) return true;
+  const auto [kind, parameter, pays, plain, coded, share, encode, decode] = numbers;
+  if (kind > UINT8_MAX || parameter > UINT8_MAX || pays > 1) return reader.RefuseLast();
+  const std::optional<Codec> codec = CodecOfValue(kind | parameter << 8U);
+  if (!codec || std::max({plain, coded, encode, decode}) > kNanosecondsMax) {
+    return reader.RefuseLast();
+  }
+  verdict = {.cost = {.codec = *codec,
+                      .share = static_cast<double>(share) / kMillion,
+                      .encode_s_per_byte = Seconds(encode) / kSlow,
+                      .decode_s_per_byte = Seconds(decode) / kSlow},
+             .pays = pays == 1,
+             .plain_s = Seconds(plain),
+             .coded_s = Seconds(coded)};
+  return IsCodecCost(verdict.cost) || reader.RefuseLast();
+}
+
 bool ReadHead(Reader& reader, Plan& plan, std::uint64_t& blocks) {
   std::uint64_t barrier = 0;
   std::uint64_t in_flight_max = 0;
@@ -152,6 +174,7 @@ bool ReadHead(Reader& reader, Plan& plan, std::uint64_t& blocks) {
                    .startup_s = Seconds(made_for[2]),
                    .s_per_byte = Seconds(made_for[3]) / kSlow};
   if (!ReadChoice(reader, plan.choice) || !ReadCodecs(reader, plan.codecs)) return false;
+  if (!ReadVerdict(reader, plan.verdict)) return false;
   plan.barrier = barrier == 1;
   plan.in_flight_max = static_cast<std::uint32_t>(in_flight_max);
   plan.predicted_s = Seconds(predicted);
@@ -208,6 +231,14 @@ std::string Canonical(const Plan& plan) {
   }
   for (const CodecRun& run : plan.codecs) {
     Line(text, "codec", {run.codec.kind, run.codec.parameter, run.first, run.count});
+  }
+  if (const CodecVerdict& tried = plan.verdict; tried.exists()) {
+    const double share = std::max(1.0, std::floor(tried.cost.share * kMillion + 0.5));
+    Line(text, "codec_tried",
+         {tried.cost.codec.kind, tried.cost.codec.parameter, tried.pays ? 1u : 0u,
+          Nanoseconds(tried.plain_s), Nanoseconds(tried.coded_s), static_cast<std::uint64_t>(share),
+          Nanoseconds(tried.cost.encode_s_per_byte * kSlow),
+          Nanoseconds(tried.cost.decode_s_per_byte * kSlow)});
   }
   Line(text, "blocks", {plan.blocks.size()});
   for (std::size_t index = 0; index < plan.blocks.size(); ++index) {

@@ -17,6 +17,11 @@
 //   codec 3 0 5 120              only where gradients are compressed: kind and parameter of the
 //   codec
 //                                (ipc/base/codecs.h) of tensors 5 to 124; a line for each such run
+//   codec_tried 3 0 1 72000000 58000000 253906 180000 110000     only where the plan had the
+//   choice:
+//                                kind and parameter of what was tried, 1 where it pays, iterations
+//                                without and with it in ns, bytes that cross of a million, fs to
+//                                encode and to decode a byte
 //   blocks 2
 //   block 0 1000000 2000000      begin_ns end_ns of the next block are the 2nd and 3rd numbers,
 //   part 3 0 4096                the first is its place; then its parts: tensor offset bytes;

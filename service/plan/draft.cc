@@ -4,6 +4,7 @@
 #include <array>
 
 #include "ipc/base/check.h"
+#include "service/plan/coded.h"
 #include "service/plan/infinity.h"
 
 namespace headrace::plan {
@@ -82,8 +83,8 @@ class Clerk {
     const DraftBlock& moved = draft_.blocks[block];
     if (stage == FirstStage(route_, moved.kind)) table_.begin_s[block] = begin_s;
     const bool passes = Passes(route_.stages[stage], moved.kind);
-    const double end_s = passes ? begin_s + StageSeconds(route_.stages[stage], moved.kind,
-                                                         moved.bytes, work_.element_bytes)
+    const double end_s = passes ? begin_s + BlockSeconds(route_.stages[stage], work_, moved.kind,
+                                                         draft_.PartsOf(moved), moved.bytes)
                                 : begin_s;
     table_.end_s[block] = end_s;
     const bool ends = stage + 1 == route_.stages.size();

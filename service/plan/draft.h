@@ -15,19 +15,11 @@
 #include <vector>
 
 #include "ipc/base/halves.h"
+#include "service/plan/part.h"
 #include "service/plan/route.h"
 #include "service/plan/workload.h"
 
 namespace headrace::plan {
-
-// A byte range of one gradient.
-struct Part {
-  std::uint32_t tensor = 0;
-  std::uint64_t offset_bytes = 0;
-  std::uint64_t bytes = 0;
-
-  friend bool operator==(const Part&, const Part&) = default;
-};
 
 struct DraftBlock {
   std::uint32_t parts_begin = 0;  // into Draft::parts

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ipc/base/check.h"
+#include "service/plan/coded.h"
 
 namespace headrace::plan {
 namespace {
@@ -55,7 +56,7 @@ class Forecaster {
     for (const DraftBlock& block : draft.blocks) {
       if (!serial_) break;
       costs_s_.push_back(
-          StageSeconds(route.stages[0], block.kind, block.bytes, work.element_bytes));
+          BlockSeconds(route.stages[0], work, block.kind, draft.PartsOf(block), block.bytes));
     }
   }
 

@@ -104,6 +104,18 @@ Codec CodecOf(const Plan& plan, std::uint32_t tensor) {
   return tensor < run.end() ? run.codec : Codec(Codec::kNone);
 }
 
+std::vector<Codec> CodecsOf(const Plan& plan, std::size_t tensors_count) {
+  std::vector<Codec> codecs;
+  if (plan.codecs.empty()) return codecs;
+  codecs.resize(tensors_count);
+  for (const CodecRun& run : plan.codecs) {
+    for (std::uint64_t tensor = run.first; tensor < run.end() && tensor < tensors_count; ++tensor) {
+      codecs[tensor] = run.codec;
+    }
+  }
+  return codecs;
+}
+
 bool HasHalves(const Plan& plan) {
   return std::ranges::any_of(plan.blocks, [](const Block& block) { return IsHalf(block.kind); });
 }

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "ipc/base/codecs.h"
+#include "ipc/base/codec_cost.h"
 #include "ipc/base/policies.h"
 #include "service/plan/choice.h"
 #include "service/plan/draft.h"
@@ -50,6 +50,18 @@ struct CodecRun {
 // The codecs of tensors 0, 1, ... as the fewest runs.
 std::vector<CodecRun> CodecRunsOf(std::span<const Codec> codecs);
 
+// What became of the codecs that a plan had the choice of: an iteration as it would be with as
+// little encoded as must be, and with the best of them.
+struct CodecVerdict {
+  CodecCost cost{};   // of the codec that most gradients would have; kNone: there was no choice
+  bool pays = false;  // the plan uses it
+  double plain_s = 0;
+  double coded_s = 0;
+
+  bool exists() const { return cost.codec != Codec::kNone; }
+  friend bool operator==(const CodecVerdict&, const CodecVerdict&) = default;
+};
+
 struct Plan {
   std::uint32_t version = 1;  // counts the plans of one job
   Policy policy = Policy::kExact;
@@ -62,6 +74,7 @@ struct Plan {
   Assumptions made_for;
   Choice choice{};
   std::vector<CodecRun> codecs{};  // as CodecRunsOf has them; other tensors cross as they are
+  CodecVerdict verdict{};
   std::vector<Block> blocks;
 
   friend bool operator==(const Plan&, const Plan&) = default;
@@ -70,6 +83,8 @@ struct Plan {
 Plan Finish(Policy policy, const Draft& draft, const Timetable& table, double lower_bound_s);
 Draft DraftOf(const Plan& plan);
 Codec CodecOf(const Plan& plan, std::uint32_t tensor);
+// Of each of so many tensors, as Workload::codecs.
+std::vector<Codec> CodecsOf(const Plan& plan, std::size_t tensors_count);
 bool HasHalves(const Plan& plan);
 
 // Whether the blocks hold every byte of every tensor exactly once, cut between elements only, and

@@ -6,20 +6,36 @@
 
 #include "service/plan/auto.h"
 #include "service/plan/bound.h"
+#include "service/plan/choose_codecs.h"
+#include "service/plan/coded.h"
 #include "service/plan/policies.h"
 
 namespace headrace::plan {
 namespace {
 
+// All of the workload in one block, and one element of it.
+Draft WholeDraft(const Workload& work, bool least) {
+  Draft draft;
+  draft.Open();
+  for (std::uint32_t l = 0; l < work.size(); ++l) {
+    draft.Append(l, 0, least ? work.element_bytes : work.bytes[l]);
+    if (least) break;
+  }
+  return draft;
+}
+
 Assumptions AssumptionsOf(const Workload& work, const Route& route) {
+  const Draft whole = WholeDraft(work, false);
+  const Draft least = WholeDraft(work, true);
   const std::uint64_t bytes = work.total_bytes();
   Assumptions made_for{.backward_s = work.backward_s(), .forward_s = work.forward_s()};
   double slowest_s = -1;
   for (const Stage& stage : route.stages) {
-    const double whole_s = StageSeconds(stage, bytes, work.element_bytes);
+    const double whole_s = BlockSeconds(stage, work, Collective::kAllReduce, whole.parts, bytes);
     if (whole_s <= slowest_s) continue;
     slowest_s = whole_s;
-    const double least_s = StageSeconds(stage, work.element_bytes, work.element_bytes);
+    const double least_s =
+        BlockSeconds(stage, work, Collective::kAllReduce, least.parts, work.element_bytes);
     const auto more = static_cast<double>(std::max<std::uint64_t>(bytes - work.element_bytes, 1));
     made_for.s_per_byte = std::max(0.0, whole_s - least_s) / more;
     made_for.startup_s =
@@ -32,10 +48,14 @@ Assumptions AssumptionsOf(const Workload& work, const Route& route) {
 constexpr std::uint64_t kSetUnitsMax = std::uint64_t{1} << 17;
 
 Status CheckInputs(const Profile& profile, const Route& route, const Recording& recording,
-                   const PolicySettings& settings) {
+                   const PolicySettings& settings, std::span<const CodecChoice> choices) {
   if (Status status = CheckProfile(profile); !status) return status;
   if (Status status = CheckRoute(route); !status) return status;
   if (Status status = CheckRecording(recording, profile.tensors.size()); !status) return status;
+  if (!choices.empty() && choices.size() != profile.tensors.size()) {
+    return Error(Code::kInvalidArgument, std::to_string(choices.size()) + " codecs for " +
+                                             std::to_string(profile.tensors.size()) + " tensors");
+  }
   if (settings.unit_bytes == 0) return {};
   if (settings.unit_bytes % SizeOf(profile.dtype) != 0) {
     return Error(Code::kInvalidArgument, "a unit of " + std::to_string(settings.unit_bytes) +
@@ -58,6 +78,7 @@ Plan PlanOf(Policy policy, const Draft& draft, const Workload& work, const Route
   Plan plan = Finish(policy, draft, MakeTimetable(work, route, draft),
                      halves ? LowerBound(work, route, true) : whole_bound_s);
   plan.made_for = AssumptionsOf(work, route);
+  plan.codecs = CodecRunsOf(work.codecs);
   return plan;
 }
 
@@ -72,56 +93,124 @@ Plan PlanOf(Policy policy, const CandidateDraft& best,
   return plan;
 }
 
+struct Problem {
+  Policy policy = Policy::kExact;
+  const Profile& profile;
+  const Route& route;
+  const PolicySettings& settings;
+  const Recording& recording;
+};
+
+// The best plan in those codecs, and what else it could have been.
+struct Planned {
+  Workload work;
+  Route route;
+  std::vector<CandidateDraft> candidates;  // of recorded iterations
+  Plan plan;
+};
+
+Planned PlanIn(const Problem& problem, std::vector<Codec> codecs) {
+  Planned planned{MakeWorkload(problem.profile), problem.route, {}, {}};
+  planned.work.codecs = std::move(codecs);
+  // Encodings are of whole sums.
+  if (!planned.work.codecs.empty()) planned.route.halves = false;
+  const Workload& work = planned.work;
+  const Route& route = planned.route;
+  const double bound_s = LowerBound(work, route);
+  const DraftOptions options{.bound_s = bound_s, .settings = problem.settings};
+  if (!problem.recording.iterations.empty()) {
+    planned.candidates =
+        Candidates(problem.policy, problem.profile, route, problem.recording, options, work.codecs);
+    planned.plan = PlanOf(problem.policy, BestOf(planned.candidates), planned.candidates, work,
+                          route, problem.recording);
+    return planned;
+  }
+  Draft draft = MakeDraft(problem.policy, work, route, options);
+  draft.barrier = draft.barrier || problem.settings.barrier;
+  planned.plan = PlanOf(problem.policy, draft, work, route, bound_s);
+  return planned;
+}
+
+// With codecs where they save the share `gain_min` of an iteration.
+Planned PlanInBestCodecs(const Problem& problem, std::span<const CodecChoice> choices,
+                         double gain_min) {
+  std::vector<Codec> must = CodecsAsTheyMust(choices);
+  const bool free = std::ranges::any_of(
+      choices, [](const CodecChoice& choice) { return !choice.allowed.empty(); });
+  if (!free) return PlanIn(problem, std::move(must));
+  const Workload work = MakeWorkload(problem.profile);
+  const std::vector<Codec> may = CodecsAsTheyMay(work, problem.route, choices);
+  const CodecCost tried = TriedCodec(work, problem.route, must, may);
+  std::vector<Codec> chosen = ChooseCodecs(problem.policy, work, problem.route, must, may);
+  // What does not pay is shown with all that it could be.
+  if (CodedBytes(work, chosen) == CodedBytes(work, must)) chosen = may;
+  Planned plain = PlanIn(problem, std::move(must));
+  if (tried.codec == Codec::kNone) return plain;
+  Planned coded = PlanIn(problem, std::move(chosen));
+  const double plain_s = plain.plan.predicted_s;
+  const double coded_s = coded.plan.predicted_s;
+  const bool pays = plain_s - coded_s > gain_min * plain_s;
+  Planned& taken = pays ? coded : plain;
+  taken.plan.verdict = {.cost = tried, .pays = pays, .plain_s = plain_s, .coded_s = coded_s};
+  return std::move(taken);
+}
+
 }  // namespace
 
 Result<Plan> MakePlan(Policy policy, const Profile& profile, const Route& route,
                       std::uint32_t version, const PolicySettings& settings,
-                      const Recording& recording) {
-  if (Status status = CheckInputs(profile, route, recording, settings); !status) {
+                      const Recording& recording, std::span<const CodecChoice> choices) {
+  if (Status status = CheckInputs(profile, route, recording, settings, choices); !status) {
     return status.error();
   }
-  const Workload work = MakeWorkload(profile);
-  const double bound_s = LowerBound(work, route);
-  const DraftOptions options{.bound_s = bound_s, .settings = settings};
-  if (!recording.iterations.empty()) {
-    const auto candidates = Candidates(policy, profile, route, recording, options);
-    Plan plan = PlanOf(policy, BestOf(candidates), candidates, work, route, recording);
-    plan.version = version;
-    return plan;
-  }
-  Draft draft = MakeDraft(policy, work, route, options);
-  draft.barrier = draft.barrier || settings.barrier;
-  Plan plan = PlanOf(policy, draft, work, route, bound_s);
+  Plan plan =
+      PlanInBestCodecs({policy, profile, route, settings, recording}, choices, kCodecGainMin).plan;
   plan.version = version;
   return plan;
 }
 
 Result<std::optional<Plan>> MakeFasterPlan(Policy policy, const Profile& profile,
                                            const Route& route, std::uint32_t version,
-                                           const Present& present, const Recording& recording) {
-  if (Status status = CheckInputs(profile, route, recording, {}); !status) return status.error();
-  const Workload work = MakeWorkload(profile);
+                                           const Present& present, const Recording& recording,
+                                           std::span<const CodecChoice> choices) {
+  if (Status status = CheckInputs(profile, route, recording, {}, choices); !status) {
+    return status.error();
+  }
+  Workload work = MakeWorkload(profile);
   if (Status status = CheckCoverage(present.plan, work); !status) {
     return status.error().Within("the plan in force");
   }
-  Plan made;
+  work.codecs = CodecsOf(present.plan, work.size());
+  const PolicySettings settings;
+  const double gain_min = present.plan.verdict.pays ? kCodecGainKept : kCodecGainMin;
+  Planned planned =
+      PlanInBestCodecs({policy, profile, route, settings, recording}, choices, gain_min);
+  planned.plan.version = version;
+  Plan& made = planned.plan;
+  const bool stops_encoding = present.plan.verdict.pays && !made.verdict.pays;
+  if (stops_encoding) return std::optional<Plan>(std::move(made));
   double present_s = 0;
   if (recording.iterations.empty()) {
-    made = *MakePlan(policy, profile, route, version);
-    present_s = MakeTimetable(work, route, DraftOf(present.plan)).iteration_s;
+    present_s = MakeTimetable(work, planned.route, DraftOf(present.plan)).iteration_s;
   } else {
-    auto candidates = Candidates(policy, profile, route, recording,
-                                 {.bound_s = LowerBound(work, route), .settings = {}});
     CandidateDraft kept{
         {present.plan.choice.chosen.policy, Variant::kKept}, DraftOf(present.plan), {}};
-    kept.forecast = ForecastOf(work, route, recording, kept.draft);
+    kept.forecast = ForecastOf(work, planned.route, recording, kept.draft);
     present_s = kept.forecast.mean_s;
-    const CandidateDraft& best = BestOf(candidates);
     // A change must be worth its trouble; one that only mends the prediction keeps the blocks.
-    const bool keeps = present_s - best.forecast.mean_s <= present.margin * present_s;
-    candidates.push_back(std::move(kept));
-    const CandidateDraft& taken = keeps ? candidates.back() : BestOf(candidates);
-    made = PlanOf(policy, taken, candidates, work, route, recording);
+    const bool keeps = present_s - made.predicted_s <= present.margin * present_s;
+    planned.candidates.push_back(std::move(kept));
+    CodecVerdict verdict = made.verdict;
+    if (keeps) {
+      verdict.pays = present.plan.verdict.pays;
+      made = PlanOf(policy, planned.candidates.back(), planned.candidates, work, planned.route,
+                    recording);
+    } else {
+      // The one that was kept may be no worse than the next best.
+      made = PlanOf(policy, BestOf(planned.candidates), planned.candidates, planned.work,
+                    planned.route, recording);
+    }
+    made.verdict = verdict;
     made.version = version;
     const double off_s = std::abs(present.plan.predicted_s - present_s);
     if (keeps && off_s > present.tolerance * present_s) return std::optional<Plan>(made);

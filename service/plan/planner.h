@@ -5,7 +5,9 @@
 #pragma once
 
 #include <optional>
+#include <span>
 
+#include "ipc/base/codec_choice.h"
 #include "ipc/base/result.h"
 #include "ipc/profile.h"
 #include "service/plan/plan.h"
@@ -17,10 +19,11 @@ namespace headrace::plan {
 
 // Refuses profiles, routes and recordings that do not check. `version` is the plan's number within
 // its job; units in the settings are whole elements. With recorded iterations the prediction is the
-// mean over them, and `auto` takes what is fastest there.
+// mean over them, and `auto` takes what is fastest there. `choices` has one for each tensor, or
+// nothing: all cross as they are. Of those that leave it to the plan, choose_codecs.h.
 Result<Plan> MakePlan(Policy policy, const Profile& profile, const Route& route,
                       std::uint32_t version = 1, const PolicySettings& settings = {},
-                      const Recording& recording = {});
+                      const Recording& recording = {}, std::span<const CodecChoice> choices = {});
 
 // The plan in force, and when another one is worth the change.
 struct Present {
@@ -40,8 +43,12 @@ struct Present {
 // With recorded iterations both plans are simulated on those, and the one in force is a candidate
 // of `auto`. It is also made anew, with the same blocks where none are faster, when its prediction
 // is off by more than the tolerance.
+//
+// `choices` are those that the plan in force was made for. One that encodes where that no longer
+// pays makes room for one that does not, even if it is no faster.
 Result<std::optional<Plan>> MakeFasterPlan(Policy policy, const Profile& profile,
                                            const Route& route, std::uint32_t version,
-                                           const Present& present, const Recording& recording = {});
+                                           const Present& present, const Recording& recording = {},
+                                           std::span<const CodecChoice> choices = {});
 
 }  // namespace headrace::plan

@@ -66,6 +66,19 @@ void AssignRest(const Stage& stage, const std::vector<std::size_t>& used, std::u
   }
 }
 
+Status CheckCoded(const Stage& stage) {
+  if (stage.coded.size() > kCodecCostsMax) return Refuse(stage.name + " has too many codecs");
+  for (const CodedLines& coded : stage.coded) {
+    if (!IsCodecCost(coded.cost) || coded.lines.size() != stage.rails.size()) {
+      return Refuse(stage.name + " has costs of a codec that are none");
+    }
+    for (const CostLine& line : coded.lines) {
+      if (Status status = CheckCostLine(line); !status) return status.error().Within(stage.name);
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 bool Route::serial() const {
@@ -113,6 +126,7 @@ Status CheckRoute(const Route& route) {
   }
   for (const Stage& stage : route.stages) {
     if (stage.rails.empty()) return Refuse(stage.name + " has no lane");
+    if (Status status = CheckCoded(stage); !status) return status;
     std::vector<bool> taken(route.lanes.size());
     for (const Rail& rail : stage.rails) {
       if (rail.lane >= route.lanes.size()) return Refuse(stage.name + " names an unknown lane");

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/base/codec_cost.h"
 #include "ipc/base/halves.h"
 #include "ipc/base/result.h"
 #include "service/plan/cost.h"
@@ -28,12 +29,21 @@ struct Rail {
   friend bool operator==(const Rail&, const Rail&) = default;
 };
 
+// What blocks cost on a stage in one codec: a line for each of its rails, in bytes of the block.
+struct CodedLines {
+  CodecCost cost;  // what they were made from, for people
+  std::vector<CostLine> lines;
+
+  friend bool operator==(const CodedLines&, const CodedLines&) = default;
+};
+
 struct Stage {
   std::string name;
   std::vector<Rail> rails;  // one, or several with straight cost lines
   // What it does to a block: a reduce-scatter and an all-gather are passed by whole blocks and by
   // that half; an all-reduce by both halves, and takes each of them half of its time.
   Collective kind = Collective::kAllReduce;
+  std::vector<CodedLines> coded{};  // by codec; empty: blocks cross it as they are
 
   friend bool operator==(const Stage&, const Stage&) = default;
 };

@@ -6,6 +6,7 @@
 
 #include "ipc/base/check.h"
 #include "service/plan/bound.h"
+#include "service/plan/coded.h"
 #include "service/plan/random.h"
 
 namespace headrace::plan {
@@ -128,16 +129,16 @@ class World {
   void Start(const Waiting& chosen, double now) {
     const Stage& stage = route_.stages[chosen.stage];
     const Block& block = plan_.blocks[chosen.block];
-    const std::vector<std::uint64_t> shares = Shares(stage, block.bytes, work_.element_bytes);
+    const std::vector<double> rails_s = RailSeconds(stage, work_, block.parts, block.bytes);
     const bool passes = PassesStage(chosen.block, chosen.stage);
     const double share_of_time = IsHalf(block.kind) && !IsHalf(stage.kind) ? 0.5 : 1;
     double end_s = now;
-    for (std::size_t index = 0; passes && index < shares.size(); ++index) {
+    for (std::size_t index = 0; passes && index < rails_s.size(); ++index) {
       const Rail& rail = stage.rails[index];
       HR_CHECK(!occupied_[rail.lane], chosen.block, chosen.stage, rail.lane);
       occupied_[rail.lane] = true;
-      if (shares[index] == 0) continue;
-      const double lasts_s = rail.line.Seconds(shares[index]) * share_of_time;
+      if (rails_s[index] < 0) continue;
+      const double lasts_s = rails_s[index] * share_of_time;
       busy_s_[rail.lane] += lasts_s;
       spans_.push_back({chosen.block, chosen.stage, rail.lane, now, now + lasts_s});
       end_s = std::max(end_s, now + lasts_s);
@@ -210,8 +211,9 @@ Result<Simulation> Simulate(const Profile& profile, const Route& route, const Pl
     return Error(Code::kInvalidArgument, "jitter must lie between 0 and 1");
   }
   const Profile jittered = Jittered(profile, jitter);
-  const Workload work = MakeWorkload(jittered);
+  Workload work = MakeWorkload(jittered);
   if (Status status = CheckCoverage(plan, work); !status) return status.error();
+  work.codecs = CodecsOf(plan, work.size());
   World world(work, route, plan);
   world.Run();
   Simulation simulation;

@@ -44,7 +44,7 @@ class BoundedStream final : public kj::AsyncCapabilityStream {
         allowed_(std::move(allowed)),
         disconnect_(std::move(disconnect)) {}
 
-  // Of the message that is under way, or was read last.
+  // The message that is under way, or was read last.
   std::uint64_t message_bytes() const { return message_bytes_; }
 
   kj::Promise<ReadResult> tryReadWithFds(void* buffer, size_t bytes_min, size_t bytes_max,
@@ -95,7 +95,7 @@ class BoundedStream final : public kj::AsyncCapabilityStream {
   const std::uint32_t uid_;
   const Allowed allowed_;
   const Disconnect disconnect_;
-  // Of the message that is under way, or was read last.
+  // The message that is under way, or was read last.
   Arrivals::Booking booking_;
   std::uint64_t message_bytes_ = 0;
   kj::TimePoint deadline_ = kj::origin<kj::TimePoint>();

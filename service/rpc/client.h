@@ -27,8 +27,8 @@ struct Client : public kj::Refcounted {
   // The connection carries at most one open session.
   SessionId session;
   int refusals_reported = 0;
-  // Of whoever asks who is left of a job; 0: it has not. `quorum_lost` is called once, when the
-  // connection is gone.
+  // Number of a client that asks who is left of a job; 0: none. `quorum_lost` is called once, when
+  // the connection is gone.
   std::uint64_t quorum_client = 0;
   std::function<void(bool exited)> quorum_lost{};
 

@@ -14,7 +14,7 @@ struct ClientProcess {
   std::uint64_t started_ticks = 0;  // since boot; tells a pid that was used again
 };
 
-// Of a connected unix socket: the process that called connect().
+// The process that called connect() on the other end of a unix socket.
 Result<ClientProcess> ClientProcessOf(int socket);
 
 // Whether the process has exited or is on its way out (a dying process closes its sockets some time

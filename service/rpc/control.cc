@@ -29,7 +29,7 @@ constexpr std::uint64_t kDescriptorsOfOurs = 64;
 // Other services say goodbye within that time.
 constexpr TimeNs kGoodbyeMax = 400 * kMillisecond;
 
-// Of one uid, of pieces of GPUs' memory: two messages' worth at least.
+// Descriptors that may be arriving from one uid for GPUs' memory: two messages' worth at least.
 std::uint64_t ArrivingDescriptorsMax() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = 0;
@@ -40,7 +40,7 @@ std::uint64_t ArrivingDescriptorsMax() {
 std::uint32_t ConnectionsThatFit(std::uint32_t wanted, const ControlOptions& options) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return wanted;
-  // Of GPUs' memory, of some uids at a time.
+  // Pieces of GPUs' memory, from some uids at a time.
   const std::uint64_t pieces =
       options.gpus_missing.empty() ? std::min<std::uint64_t>(limit.rlim_cur / 4, 65536) : 0;
   const std::uint64_t reserved = kDescriptorsOfOurs + pieces + options.descriptors_of_others;

@@ -44,6 +44,12 @@ struct SessionBroken {
   Error error;
   bool evicted = false;
 };
+// The service holds `bytes` of memory for what encodings leave out of the job's gradients, since no
+// rank has room for it. They are booked on this session, the job's first here.
+struct ResidualsAllocated {
+  SessionId session;
+  std::uint64_t bytes = 0;
+};
 // Nothing is open any more; all sessions may be closed.
 struct Drained {};
 // The answer of an actor other than dispatch to Ping.
@@ -106,9 +112,9 @@ struct GpuBroken {
   std::string cause;
 };
 // JobFailed: the job takes no rank until all are gone.
-using RpcMessage =
-    std::variant<SegmentMapped, SegmentProgress, SegmentRemoved, Pong, SessionBroken, Drained,
-                 LaneAnswered, PartAnswered, JobFailed, Answered, PeersListed, PeerTried,
-                 QuorumAnswered, MembersWait, AskProbe, LoopFailed, GpuBroken>;
+using RpcMessage = std::variant<SegmentMapped, SegmentProgress, SegmentRemoved, Pong, SessionBroken,
+                                ResidualsAllocated, Drained, LaneAnswered, PartAnswered, JobFailed,
+                                Answered, PeersListed, PeerTried, QuorumAnswered, MembersWait,
+                                AskProbe, LoopFailed, GpuBroken>;
 
 }  // namespace headrace::service

@@ -46,7 +46,7 @@ class Probe {
   // wait already.
   kj::Promise<ProbeAnswer> Ask();
 
-  // Of other round trips they are ignored.
+  // Answers to other round trips are ignored.
   void Handle(const Pong& pong);
   void Handle(const LaneAnswered& answer);
   void Handle(const PartAnswered& answer);

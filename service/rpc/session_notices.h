@@ -26,9 +26,9 @@ struct SessionNotice {
 
 class SessionNotices {
  public:
-  // Of a session that is open, or was; an earlier question of it ends with an exception.
+  // The session is open, or was; an earlier question of it ends with an exception.
   kj::Promise<SessionNotice> Next(SessionId session);
-  // Kept for its next question. Of a session without a client nothing is.
+  // Kept for its next question, unless the session has no client.
   void Send(SessionId session, SessionNotice notice);
   // It has no client any more.
   void Forget(SessionId session) { sessions_.erase(session); }

@@ -358,11 +358,11 @@ kj::Promise<void> SessionServer::setLayout(SetLayoutContext context) {
 }
 
 Status SessionServer::ReadCodecs(const LayoutRequest& request, Layout& layout) const {
-  const Result<Codec> codec = ReadCodecName(request.codec);
+  const Result<CodecChoice> codec = ReadCodecNames(request.codec);
   if (!codec) return codec.error();
-  std::vector<std::optional<Codec>> each;
+  std::vector<std::optional<CodecChoice>> each;
   for (const std::string& name : request.codecs) {
-    const Result<Codec> own = ReadCodecName(name);
+    const Result<CodecChoice> own = ReadCodecNames(name);
     if (!own) return own.error();
     each.push_back(name.empty() ? std::nullopt : std::optional(*own));
   }
@@ -392,7 +392,7 @@ kj::Promise<Status> SessionServer::Set(const LayoutRequest& request) {
                         .policy = *policy,
                         .residuals = request.residuals})
       .then([this](Status status) {
-        // Of an answer that did not come nobody knows what it would have been.
+        // Nobody knows what an answer that did not come would have been.
         if (!status && status.code() != Code::kTimeout) memory_.DropLayout();
         return status;
       });

@@ -66,11 +66,11 @@ class Rhythm {
 struct InterleaveLimits {
   // Periods are common to within this; what is left has to be corrected again and again.
   double tolerance = 0.02;
-  // Of the period that must be gained at least.
+  // The part of the period that must be gained at least.
   double margin = 0.03;
-  // Of the lane's time that jobs may ask for; beyond it they collide wherever they stand.
+  // The part of the lane's time that jobs may ask for; beyond it they collide in any place.
   double full = 0.95;
-  // Of the period that they may still collide for. Who collides with its last blocks comes late,
+  // The part of the period that they may collide for. Who collides with its last blocks is late,
   // who does so with its first catches up while its backward pass goes on: so jobs that still meet
   // pull each other together again, and a shift lasts only where they miss each other.
   double left = 0.01;

@@ -259,7 +259,7 @@ bool UnifiedQueue::HasRoom(const Lane& lane, const Stage& stage) {
          lane.in_flight_bytes + stage.bytes <= kOwnPaceBytesMax;
 }
 
-bool UnifiedQueue::GoesBefore(const Entry& a, const Entry& b) {
+bool UnifiedQueue::Precedes(const Entry& a, const Entry& b) {
   if (a.priority != b.priority) return a.priority > b.priority;
   return a.served != b.served ? a.served < b.served : a.job < b.job;
 }
@@ -269,14 +269,14 @@ UnifiedQueue::Line* UnifiedQueue::TurnOf(const Lane& lane, Entry& entry, TimeNs 
   for (Line& line : entry.lines) {
     if (line.waiting.empty() || !HasCredit(lane, line)) {
       line.passed_over_ns = kNever;
-    } else if (turn == nullptr || GoesBefore(entry, line, *turn, now)) {
+    } else if (turn == nullptr || Precedes(entry, line, *turn, now)) {
       turn = &line;
     }
   }
   return turn;
 }
 
-bool UnifiedQueue::GoesBefore(const Entry& entry, const Line& a, const Line& b, TimeNs now) {
+bool UnifiedQueue::Precedes(const Entry& entry, const Line& a, const Line& b, TimeNs now) {
   const bool overdue = now - a.passed_over_ns >= kWaitMaxNs;
   if (overdue != (now - b.passed_over_ns >= kWaitMaxNs)) return overdue;
   const bool is_pairs = entry.IsOfPairs(a);
@@ -311,7 +311,7 @@ UnifiedQueue::Turn UnifiedQueue::Next(Lane& lane, TimeNs now) {
       entry->served = std::max(entry->served, lane.clocks[entry->priority].now);
     }
     entry->passed_over_ns = std::min(entry->passed_over_ns, now);
-    if (next.entry == nullptr || GoesBefore(*entry, *next.entry)) {
+    if (next.entry == nullptr || Precedes(*entry, *next.entry)) {
       next.entry = entry;
       next.line = line;
     }

@@ -47,7 +47,7 @@ namespace headrace::schedule {
 inline constexpr std::size_t kStagesMax = 1024;  // that wait, per job and lane
 // That are in flight, per order and lane: tiny stages must not fill a lane by their number.
 inline constexpr std::uint64_t kInFlightStagesMax = 32;
-// Of all jobs together on a lane whose stages wait for nobody: more than two stages only while they
+// Stages of all jobs on a lane whose stages wait for nobody: more than two stages only while they
 // are not more than this together. It is what a node sums in about 0.1 ms, so a job waits no longer
 // than twice that for what was picked before it, and what a lane needs to stay busy while dispatch
 // looks at the next records.
@@ -204,10 +204,10 @@ class UnifiedQueue {
   Job* FindJob(JobId job) const;
   Entry& EntryOf(const Stage& stage);
   static bool HasCredit(const Lane& lane, const Line& line);
-  static bool GoesBefore(const Entry& a, const Entry& b);
+  static bool Precedes(const Entry& a, const Entry& b);
   // The line whose head goes, if the job's turn comes; null when none may.
   static Line* TurnOf(const Lane& lane, Entry& entry, TimeNs now);
-  static bool GoesBefore(const Entry& entry, const Line& a, const Line& b, TimeNs now);
+  static bool Precedes(const Entry& entry, const Line& a, const Line& b, TimeNs now);
   // The line's head goes now, and those of the job's others that could go do not.
   static void NotePassedOver(const Lane& lane, Entry& entry, Line& line, TimeNs now);
   // The job that goes next, however full the lane is; null when none may.

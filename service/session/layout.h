@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "ipc/base/codecs.h"
+#include "ipc/base/codec_choice.h"
 #include "ipc/base/collective.h"
+#include "ipc/layout_limits.h"
 
 namespace headrace::service {
 
-// Gradients of one layout: each may be open in the channel at the same time, beside others.
-inline constexpr std::size_t kLayoutTensorsMax = 768;
+using ipc::kLayoutTensorsMax;
 
 // Gradients of fewer bytes cross as they are, where nobody names a codec for them: what they would
 // save is not worth its error, nor a transfer of their own.
@@ -25,6 +25,9 @@ struct LayoutTensor {
   DType dtype = DType::kFloat32;
   Codec codec = Codec::kNone;  // in which its sums cross between nodes
   bool keeps_codec = false;    // nobody else may choose another: not headracectl compress
+  AllowedCodecs allowed{};     // of which plans choose one, or none; else `codec` it is
+
+  CodecChoice Choice() const { return allowed.empty() ? CodecChoice(codec) : CodecChoice(allowed); }
 
   std::uint64_t Bytes() const { return count * SizeOf(dtype); }
   std::uint64_t End() const { return offset + Bytes(); }
@@ -43,7 +46,7 @@ struct Layout {
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
-// Of the place of residuals, which are what encodings leave out of gradients and laid out as these
+// The alignment of residuals, which are what encodings leave out of gradients and laid out as these
 // are.
 inline constexpr std::uint64_t kResidualsAlignment = 64;
 // One past the last byte of the layout, counted from its lowest tensor.

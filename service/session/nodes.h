@@ -12,7 +12,7 @@
 
 namespace headrace::service {
 
-// Of JobNodes::block_bytes: an element of every type fits into the smallest, and some blocks of the
+// JobNodes::block_bytes: an element of every type fits into the least, and some blocks of the
 // largest fit into memory.
 inline constexpr std::uint64_t kBlockBytesMin = 64;
 inline constexpr std::uint64_t kBlockBytesMax = std::uint64_t{1} << 30;
@@ -28,13 +28,15 @@ struct JobNodes {
   std::uint32_t servers_count = 0;
   std::uint32_t self = 0;
   std::uint32_t epoch = 1;
+  // Always 1: a job's plans switch at an iteration, within an epoch and its links. Nodes compare it
+  // all the same, in the agreement and in each message (transport/network.h).
   std::uint32_t plan_version = 1;
   std::uint64_t block_bytes = 0;           // an operation's bytes are cut into blocks of this size
   std::vector<transport::CostLine> costs;  // agreed, of each lane between nodes, in their order
   // So many of these lanes carry GPUs' memory from where it is, number g that of GPU g. 0: GPUs'
   // memory goes through the host's.
   std::uint32_t gpu_lanes = 0;
-  // Of every so many iterations and operations the results are compared; 0: of none.
+  // Results are compared every so many iterations and operations; 0: never.
   std::uint32_t verify = 0;
 
   std::size_t data_nodes_count() const { return nodes.size() - servers_count; }

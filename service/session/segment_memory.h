@@ -24,7 +24,7 @@ class SegmentMemory {
   SegmentMemory(Mapping mapping) : memory_(std::move(mapping)) {}
   explicit SegmentMemory(transport::DeviceImport import) : memory_(std::move(import)) {}
 
-  // Of a GPU's memory: where every GPU that reaches it finds it. Not for this processor to touch.
+  // Where every GPU that reaches a GPU's memory finds it. Not for this processor to touch.
   std::byte* data() const {
     const auto* import = std::get_if<transport::DeviceImport>(&memory_);
     // The driver's addresses are integers of a pointer's size.

@@ -28,18 +28,18 @@ namespace headrace::service {
 
 // In one message from dispatch to a lane.
 inline constexpr std::size_t kSendNoticesMax = 128;
-// Of SendNotice::send: it and a block's number are a position (transport/network.h), and no
+// The least SendNotice::send: it and a block's number are a position (transport/network.h), and no
 // operation of a job has such a number, whose messages are received between the same nodes.
 inline constexpr std::uint64_t kSendNamesBegin = std::uint64_t{1} << 46;
 inline constexpr std::uint64_t kSendNamesEnd = std::uint64_t{1} << 47;
 
-// Of a send, at most.
+// The bytes of a send, at most.
 inline constexpr std::uint64_t kSendBytesMax = std::uint64_t{1} << 40;
-// Of a message that travels with its announcement, at most; and of all of them from one node to
+// The bytes of a message that travels with its announcement, at most; and of all from one node to
 // another, of one job, that have not ended.
 inline constexpr std::size_t kSendDataMax = std::size_t{16} << 10;
 inline constexpr std::size_t kSendDataOpenMax = std::size_t{256} << 10;
-// Of a cause, on its way.
+// The bytes of a cause on its way.
 inline constexpr std::size_t kSendCauseMax = std::size_t{4} << 10;
 
 enum class SendNoticeKind : std::uint8_t {
@@ -57,18 +57,18 @@ struct SendNotice {
   std::uint64_t send = 0;  // what the sender's node calls it; used once in the job's life
   std::uint32_t source = 0;
   std::uint32_t target = 0;
-  // Of kAnnounced.
+  // Fields of kAnnounced.
   std::uint64_t tag = 0;
   std::uint64_t count = 0;
   DType dtype = DType::kUInt8;
   bool on_gpu = false;
   bool ready = true;
-  // Of kMayGo.
+  // Field of kMayGo.
   std::uint32_t blocks = 0;
-  // Of kWithdrawn, kRefused and kLeft; also of a kAnnounced that had ended before it was announced.
+  // Fields of kWithdrawn, kRefused and kLeft; also of a kAnnounced that had already ended.
   Code code = Code::kOk;
   std::string cause{};
-  // Of a kAnnounced: all of the message, or nothing, and it is received later.
+  // The whole message of a kAnnounced; or nothing, and it is received later.
   std::vector<std::byte> data{};
 
   bool FromSender() const {

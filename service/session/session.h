@@ -91,7 +91,7 @@ class Session {
   std::uint64_t segment_bytes() const { return segment_bytes_; }
   // Whether any segment is of a GPU.
   bool HasDeviceMemory() const;
-  // Of them on one GPU, and in how many segments.
+  // What is on one GPU, and in how many segments.
   struct DeviceUse {
     std::uint64_t bytes = 0;
     std::uint64_t segments = 0;

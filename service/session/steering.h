@@ -19,7 +19,7 @@ struct Steering {
   std::string node{};     // where it was asked; empty: on this node
 };
 
-// Of a drain, between services only: the job ends here because the service of a node ends, and its
+// Argument of a drain between services: the job ends because the service of a node ends, and its
 // ranks go on with the next one. 0: they end with it.
 inline constexpr std::uint64_t kDrainToMoveOver = 1;
 

@@ -62,7 +62,7 @@ class BoardWriter {
 
  private:
   static std::uint16_t ClaimRow(std::vector<std::uint16_t>& free);
-  // Of a table of so many rows.
+  // Frees a row of a table of so many rows.
   static void FreeRow(std::vector<std::uint16_t>& free, std::uint16_t row, std::size_t rows_max);
 
   ipc::BoardLayout& layout_;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "ipc/base/error.h"
 #include "ipc/base/ids.h"
@@ -28,7 +29,8 @@ struct MakePlan {
   plan::Policy policy = plan::Policy::kExact;
   plan::Profile profile;
   plan::Route route;
-  plan::Recording recording{};  // none: the profile is all that is known
+  plan::Recording recording{};        // none: the profile is all that is known
+  std::vector<CodecChoice> codecs{};  // of each tensor; none: all cross as they are
   std::uint32_t version = 1;
   // The plan in force; null: none, or one that is to be replaced in any case.
   std::shared_ptr<const plan::Plan> present;

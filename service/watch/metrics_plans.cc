@@ -36,7 +36,7 @@ Value PlanError(const PlanRow& row) {
       static_cast<double>(PassesOf(row)) / static_cast<double>(row.predicted_ns) - 1);
 }
 
-// Of the plan in force: they begin anew with the next one, whose policy may be another.
+// Metrics of the plan in force: they begin anew with the next one, whose policy may differ.
 constexpr std::array kOfPolicy = {
     RowMetric<PlanRow>{"headrace_plan_version", kGauge, "Number of the plan in force.",
                        FieldOf<&PlanRow::version>},

@@ -9,7 +9,7 @@
 
 namespace headrace::service {
 
-// Of the timelines of all jobs together; each has an equal part of it, within these bounds. The
+// Bounds the timelines of all jobs together; each has an equal part, within these bounds. The
 // page asks once a second, so that this is what it costs.
 struct TimelineBound {
   std::size_t all;

@@ -13,8 +13,9 @@ using MadePlan = Result<std::shared_ptr<const plan::Plan>>;
 // Null when the plan in force is as good, within the margin.
 MadePlan Make(const MakePlan& request) {
   if (request.present == nullptr) {
-    Result<plan::Plan> made = plan::MakePlan(request.policy, request.profile, request.route,
-                                             request.version, {}, request.recording);
+    Result<plan::Plan> made =
+        plan::MakePlan(request.policy, request.profile, request.route, request.version, {},
+                       request.recording, request.codecs);
     if (!made) return made.error();
     return std::make_shared<const plan::Plan>(std::move(made).value());
   }
@@ -25,7 +26,7 @@ MadePlan Make(const MakePlan& request) {
                             .running_s = request.running_s,
                             .margin = request.margin,
                             .tolerance = request.tolerance},
-                           request.recording);
+                           request.recording, request.codecs);
   if (!made) return made.error();
   if (!*made) return std::shared_ptr<const plan::Plan>();
   return std::make_shared<const plan::Plan>(std::move(**made));

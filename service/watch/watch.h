@@ -20,7 +20,7 @@
 
 namespace headrace::service {
 
-// Of the time that making other plans for jobs that have one may take: the rest is left to events
+// The share of time for plans of jobs that have one already: the rest is left to events
 // and first plans, however short a job's iterations are.
 inline constexpr int kReplanningShare = 5;  // one part in so many
 

@@ -61,7 +61,7 @@ ipc::Record RecordOf(Collective kind, std::uint64_t sequence) {
   return record;
 }
 
-// Of the layout in record_fuzz.cc.
+// Seeds of the layout in record_fuzz.cc.
 ipc::Record GradientOf(std::uint32_t index) {
   ipc::GradientRecord record;
   record.kind = static_cast<std::uint8_t>(Collective::kAllReduce);
@@ -136,7 +136,7 @@ void WriteScripts() {
                                BytesOf(RecordOf(Collective::kAllReduce, 1)) + "\xe0");
 }
 
-// Of the steps in forming_fuzz.cc.
+// Seeds of the steps in forming_fuzz.cc.
 void WriteForming() {
   using std::string_view_literals::operator""sv;
   // Open, measure, start, a plan and the switch to it, an iteration of both ranks, one leaves.

@@ -8,7 +8,7 @@
 namespace headrace::sim {
 
 // Each of its ranks was in the job and knows that it is lost, and all services are there again.
-bool ClusterSimulation::CanComeBack(const Job& job) const {
+bool ClusterSimulation::CanReconnect(const Job& job) const {
   if (!ledger_.IsBlamed(job.id) || job.came_back) return false;
   if (job.leader && !Runs(*job.leader)) return false;
   const bool has_server = std::ranges::any_of(servers_, [&](const auto& server) {
@@ -22,10 +22,10 @@ bool ClusterSimulation::CanComeBack(const Job& job) const {
   });
 }
 
-void ClusterSimulation::BeginComingBack(double percent) {
+void ClusterSimulation::BeginReconnects(double percent) {
   const std::size_t count = jobs_.size();
   for (std::size_t i = 0; i < count; ++i) {
-    if (!CanComeBack(jobs_[i]) || !dice_.Chance(percent)) continue;
+    if (!CanReconnect(jobs_[i]) || !dice_.Chance(percent)) continue;
     jobs_[i].came_back = true;
     const Job& before = jobs_[i];
     Job job{.id = JobId{static_cast<std::uint32_t>(jobs_.size() + 1)},
@@ -53,13 +53,13 @@ bool ClusterSimulation::LeavesLifeBefore(Job& job, std::uint32_t rank) {
   });
 }
 
-std::optional<std::string> ClusterSimulation::ComeBack() {
+std::optional<std::string> ClusterSimulation::ReconnectAll() {
   for (std::size_t node = 0; node < services_.size(); ++node) {
     if (!services_[node]) RestartNode(node);
   }
   if (auto wrong = AdvanceAndCheck(kDetection + kSecond, 200 * kMillisecond)) return wrong;
   const std::size_t count = jobs_.size();
-  BeginComingBack(100);
+  BeginReconnects(100);
   std::vector<std::pair<std::size_t, std::uint32_t>> ranks;
   for (std::size_t i = count; i < jobs_.size(); ++i) {
     for (std::uint32_t rank = 0; rank < jobs_[i].world_size; ++rank) ranks.emplace_back(i, rank);

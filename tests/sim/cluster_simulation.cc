@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "service/cluster/forming.h"
+
 namespace headrace::sim {
 namespace {
 
@@ -189,7 +191,7 @@ std::optional<std::string> ClusterSimulation::Act() {
   } else if (mood_ == ClusterMood::kStandstill && dice_.Chance(4)) {
     return StandStill();
   } else if (mood_ == ClusterMood::kReconnect && dice_.Chance(10)) {
-    BeginComingBack(50);
+    BeginReconnects(50);
   } else if (dice_.Chance(4)) {
     ActBadly();
   } else {
@@ -376,8 +378,8 @@ std::optional<std::string> ClusterSimulation::Check() {
   if (auto wrong = CheckEpochs()) return wrong;
   std::optional<std::string> wrong;
   ForEachLive([&](Job& job, Seat& seat) {
-    if (!wrong) wrong = seat.rank->Look();
-    if (!wrong && seat.training) wrong = seat.training->Look();
+    if (!wrong) wrong = seat.rank->CheckEnded();
+    if (!wrong && seat.training) wrong = seat.training->CheckEnded();
     if (!wrong) wrong = CheckPaused(job);
     if (wrong || cluster_.now() <= job.deadline_ns || seat.open() == 0) return;
     // What befell it while it stood still, it hears when it goes on.
@@ -428,7 +430,7 @@ std::optional<std::string> ClusterSimulation::Finish() {
     if (auto wrong = messages_.Lost()) return wrong;
     if (messages_.failed() != 0) return "nothing was wrong, and a send or receive failed";
   }
-  if (auto wrong = mood_ == ClusterMood::kReconnect ? ComeBack() : BeginAgain()) return wrong;
+  if (auto wrong = mood_ == ClusterMood::kReconnect ? ReconnectAll() : BeginAgain()) return wrong;
   for (Job& job : jobs_) {
     for (Seat& seat : job.seats) {
       if (!seat.IsLive()) continue;
@@ -519,24 +521,26 @@ std::optional<std::string> ClusterSimulation::BeginAgain() {
   for (std::size_t i = count; i < jobs_.size(); ++i) {
     if (auto wrong = Train(jobs_[i], dice_.Below(kMoreIterations))) return wrong;
   }
-  if (auto wrong = AdvanceAndCheck(2 * kDetection + 2 * kSecond, 200 * kMillisecond)) return wrong;
+  // A rank that comes after the job was lost waits alone, for as long as a job may gather.
+  const bool blamed = std::any_of(jobs_.begin() + static_cast<std::ptrdiff_t>(count), jobs_.end(),
+                                  [this](const Job& job) { return ledger_.IsBlamed(job.id); });
+  const TimeNs gathers_ns = blamed ? service::kFormingDefault : 0;
+  if (auto wrong = AdvanceAndCheck(2 * kDetection + 2 * kSecond + gathers_ns, 200 * kMillisecond)) {
+    return wrong;
+  }
   return CheckAllEnded();
 }
 
 std::optional<std::string> ClusterSimulation::CheckAllEnded() {
   std::optional<std::string> wrong;
-  ForEachLive([&](Job& job, Seat& seat) {
+  ForEachLive([&](Job&, Seat& seat) {
     if (wrong) return;
-    // One that attached after the job had lost a rank that was refused waits for all others.
-    const auto row = cluster_.node(seat.node).JobRow(seat.identity.job);
-    const bool gathers = row && row->state == static_cast<std::uint32_t>(ipc::JobState::kGathering);
-    if (gathers && ledger_.IsBlamed(job.id)) return;
     if (seat.open() != 0) {
       wrong = fmt::format("{}: {} operations and gradients never ended", seat.rank->Name(),
                           seat.open());
     } else {
-      wrong = seat.rank->LookBack();
-      if (!wrong && seat.training) wrong = seat.training->LookBack();
+      wrong = seat.rank->CheckAtEnd();
+      if (!wrong && seat.training) wrong = seat.training->CheckAtEnd();
     }
   });
   for (std::size_t node = 0; node < services_.size() && !wrong; ++node) {

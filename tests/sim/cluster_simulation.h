@@ -125,12 +125,12 @@ class ClusterSimulation {
 
   // ---- reconnect ----
   // A job that has failed goes on under its name, as another one in the ledger.
-  void BeginComingBack(double percent);
-  bool CanComeBack(const Job& job) const;
+  void BeginReconnects(double percent);
+  bool CanReconnect(const Job& job) const;
   // Whether the rank can attach again: it has lost its session, and none of those that are left on
   // its node still hold on to theirs.
   bool LeavesLifeBefore(Job& job, std::uint32_t rank);
-  std::optional<std::string> ComeBack();
+  std::optional<std::string> ReconnectAll();
   std::optional<std::string> CheckEpochs() const;
 
   // ---- standstill ----

@@ -81,7 +81,7 @@ void Lines::Dial(SimulatedService& from, const std::string& leader, std::uint64_
   timeline_.After(Delay(), [this, instance = from.instance(), leader, attempt] {
     const auto found = services_.find(NameIn(leader));
     const Instance listener = found == services_.end() ? 0 : found->second->instance();
-    WhenAwake(listener, [this, instance, leader, attempt] { Meet(instance, leader, attempt); });
+    WhenAwake(listener, [this, instance, leader, attempt] { Accept(instance, leader, attempt); });
   });
 }
 
@@ -94,7 +94,7 @@ void Lines::Silent(Instance from, const std::string& leader, std::uint64_t attem
   });
 }
 
-void Lines::Meet(Instance from, const std::string& leader, std::uint64_t attempt) {
+void Lines::Accept(Instance from, const std::string& leader, std::uint64_t attempt) {
   SimulatedService* const dialer = Find(from);
   if (dialer == nullptr) return;
   const std::string listener_name = NameIn(leader);

@@ -76,7 +76,7 @@ class Lines {
   };
   static Side Other(Side side) { return side == Side::kDialer ? Side::kListener : Side::kDialer; }
 
-  void Meet(Instance from, const std::string& leader, std::uint64_t attempt);
+  void Accept(Instance from, const std::string& leader, std::uint64_t attempt);
   void Silent(Instance from, const std::string& leader, std::uint64_t attempt, TimeNs after_ns,
               const std::string& why);
   // Carries `what` to that end of the line, after all that went there before.

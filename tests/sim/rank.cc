@@ -176,13 +176,13 @@ void Rank::ReachAllWords(Dice& dice) {
   while (!stream_.empty()) ReachWords(dice);
 }
 
-std::optional<std::string> Rank::Look() {
+std::optional<std::string> Rank::CheckEnded() {
   for (std::size_t i = 0; i < open_.size();) {
     if (!client_.HasEnded(open_[i].record)) {
       ++i;
       continue;
     }
-    if (auto wrong = LookAt(open_[i])) return wrong;
+    if (auto wrong = CheckOperation(open_[i])) return wrong;
     open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
   }
   // The last ones still have the words they ended with.
@@ -195,7 +195,7 @@ std::optional<std::string> Rank::Look() {
   return std::nullopt;
 }
 
-std::optional<std::string> Rank::LookAt(const Open& open) {
+std::optional<std::string> Rank::CheckOperation(const Open& open) {
   const auto due = std::ranges::find(stream_, open.record, &StreamWork::record);
   if (due != stream_.end()) due->gradient.clear();
   const std::span<std::byte> memory = Slot(*open.slot);
@@ -218,7 +218,7 @@ std::optional<std::string> Rank::LookAt(const Open& open) {
   return std::nullopt;
 }
 
-std::optional<std::string> Rank::LookBack() const {
+std::optional<std::string> Rank::CheckAtEnd() const {
   for (const Ended& ended : ended_) {
     // Later ones may have come into the slots of earlier ones.
     if (ended.record + ipc::kOperationsMax <= client_.posted()) continue;

@@ -54,10 +54,10 @@ class Rank {
   // The rank's GPU comes as far as some or all of the records whose word the service awaits.
   void ReachWords(Dice& dice);
   void ReachAllWords(Dice& dice);
-  // Looks at every operation that was open. What is wrong, if anything.
-  std::optional<std::string> Look();
+  // Checks every operation that was open. What is wrong, if anything.
+  std::optional<std::string> CheckEnded();
   // When everything has ended: whether memory and completions are as they were last seen.
-  std::optional<std::string> LookBack() const;
+  std::optional<std::string> CheckAtEnd() const;
 
   // The service has had the time to read everything; `now` is when it did.
   void MarkRead(TimeNs now);
@@ -104,7 +104,7 @@ class Rank {
   std::optional<std::uint32_t> TakeSlot(Dice& dice);
   std::span<std::byte> Slot(std::uint32_t slot) const;
   std::uint64_t Word(std::uint64_t record) const;
-  std::optional<std::string> LookAt(const Open& open);
+  std::optional<std::string> CheckOperation(const Open& open);
   std::optional<std::string> CheckMessage(const Open& open, std::span<const std::byte> result);
   void PostMessage(Messages& messages, bool sends, std::uint32_t other, std::uint64_t tag,
                    bool spoiled, std::uint32_t timeout_ms, Dice& dice);

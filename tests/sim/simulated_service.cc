@@ -245,6 +245,20 @@ void SimulatedService::Act() {
   for (const service::FollowerAction& action : follower_.DrainActions()) {
     std::visit([this](const auto& each) { Execute(each); }, action);
   }
+  SetAlarm();
+}
+
+void SimulatedService::SetAlarm() {
+  const TimeNs due_ns = std::min(leader_.NextDeadline(), follower_.NextDeadline());
+  if (due_ns >= due_ns_) return;
+  due_ns_ = due_ns;
+  After(std::max<TimeNs>(0, due_ns - world_.timeline.now()), [due_ns](SimulatedService& self) {
+    if (due_ns != self.due_ns_) return;  // an earlier one came between
+    self.due_ns_ = kNever;
+    self.leader_.Expire(self.world_.timeline.now());
+    self.follower_.Expire(self.world_.timeline.now());
+    self.Act();
+  });
 }
 
 void SimulatedService::Execute(const service::ToLeader& action) {

@@ -98,6 +98,8 @@ class SimulatedService {
 
   void ReadMessages();
   void Act();
+  // As the alarm of peers: what waits for time is looked at when it is due.
+  void SetAlarm();
   void Execute(const service::ToLeader& action);
   void Execute(const service::ToDispatch& action);
   void Execute(const service::ToLane& action);
@@ -130,6 +132,7 @@ class SimulatedService {
   std::uint32_t jobs_opened_ = 0;
   std::size_t read_ = 0;
   bool reading_ = false;
+  TimeNs due_ns_ = kNever;                                  // when the alarm rings
   std::map<std::uint32_t, transport::GroupOptions> links_;  // by group, which is the JobId
   std::set<JobId> formed_;
   std::set<JobId> failed_;

@@ -258,7 +258,7 @@ std::optional<std::string> Simulation::Check() {
   std::optional<std::string> wrong = AnswerControl();
   if (!wrong) wrong = CheckOrder();
   ForEachRank([&](Rank& rank) {
-    if (!wrong && !rank.garbled) wrong = rank.Look();
+    if (!wrong && !rank.garbled) wrong = rank.CheckEnded();
   });
   if (!wrong && node_.discarded_in_use() != 0) wrong = "memory was discarded while a lane used it";
   return wrong;
@@ -365,7 +365,7 @@ std::optional<std::string> Simulation::CheckAllEnded() {
     if (wrong || rank.garbled) return;
     const std::size_t open = rank.closed && !rank.orderly ? rank.OpenAndRead() : rank.open();
     if (open != 0) wrong = fmt::format("{}: {} operations never ended", rank.Name(), open);
-    if (!wrong) wrong = rank.LookBack();
+    if (!wrong) wrong = rank.CheckAtEnd();
   });
   if (wrong) return wrong;
   // Who wrote garbage says nothing of what it received.

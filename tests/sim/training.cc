@@ -209,19 +209,19 @@ bool Training::HasDone(std::uint64_t iterations) const {
   return std::ranges::all_of(open_, [&](const Open& open) { return open.iteration > iterations; });
 }
 
-std::optional<std::string> Training::Look() {
+std::optional<std::string> Training::CheckEnded() {
   for (std::size_t i = 0; i < open_.size();) {
     if (!rank_.client().HasEnded(open_[i].record)) {
       ++i;
       continue;
     }
-    if (auto wrong = LookAt(open_[i])) return wrong;
+    if (auto wrong = CheckOperation(open_[i])) return wrong;
     open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
   }
   return std::nullopt;
 }
 
-std::optional<std::string> Training::LookAt(const Open& open) {
+std::optional<std::string> Training::CheckOperation(const Open& open) {
   const support::ClientEnd& client = rank_.client();
   ended_.push_back({open.record, Word(open.record)});
   const ipc::Outcome outcome = client.Read(open.record);
@@ -243,7 +243,7 @@ std::optional<std::string> Training::LookAt(const Open& open) {
                      outcome, {memory.begin(), memory.end()});
 }
 
-std::optional<std::string> Training::LookBack() const {
+std::optional<std::string> Training::CheckAtEnd() const {
   // Later ones may have come into the slots of earlier ones.
   const std::uint64_t posted = rank_.client().posted();
   for (const Ended& ended : ended_) {

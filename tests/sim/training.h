@@ -42,8 +42,8 @@ class Training {
   // Posts a gradient of the iteration, which is the next one when this one's are all posted; false
   // when that must wait.
   bool Post(Manner manner, std::uint32_t timeout_ms, TimeNs now, Dice& dice);
-  std::optional<std::string> Look();
-  std::optional<std::string> LookBack() const;
+  std::optional<std::string> CheckEnded();
+  std::optional<std::string> CheckAtEnd() const;
 
   std::size_t open() const { return open_.size(); }
   // The last iteration of which something is posted, and whether all of it is.
@@ -70,7 +70,7 @@ class Training {
   void Spoil(ipc::GradientRecord& record, Dice& dice) const;
   void PostAgain(std::uint32_t timeout_ms, TimeNs now, Dice& dice);
   void BeginIteration(TimeNs now, Dice& dice);
-  std::optional<std::string> LookAt(const Open& open);
+  std::optional<std::string> CheckOperation(const Open& open);
 
   support::HandDrivenNode& node_;
   Ledger& ledger_;

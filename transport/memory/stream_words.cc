@@ -64,7 +64,7 @@ struct StreamWords::HostCalls {
     return std::move(call.keeps);
   }
 
-  // Of the call that was taken last, and that nobody will make.
+  // Undoes the call that was taken last, and that nobody will make.
   void Undo(Call& call) {
     Free(call);
     const std::lock_guard lock(mutex);

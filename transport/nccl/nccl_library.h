@@ -51,7 +51,7 @@ Code CodeOf(NcclResult result);
 std::string NcclVersionText(int version);
 
 NcclType NcclTypeOf(DType dtype);
-// Of all but averages, whose divisor decides.
+// For all reductions but averages, whose divisor decides.
 NcclReduction NcclReductionOf(Reduction reduction);
 
 }  // namespace headrace::transport

@@ -42,7 +42,7 @@
 
 namespace headrace::transport {
 
-// Of the 32 queues that CUDA_DEVICE_MAX_CONNECTIONS can give; the others are for copies, the lane
+// Queues out of the 32 that CUDA_DEVICE_MAX_CONNECTIONS gives; the others are for copies, the lane
 // inside the node and NCCL's own streams.
 inline constexpr std::uint32_t kNcclOrdersMax = 24;
 // One group has two orders of positions.
@@ -94,7 +94,7 @@ class NcclNetwork final : public NetworkTransport {
                   std::vector<std::byte> bytes) override {
     rail_.host.SendNotice(group, member, std::move(bytes));
   }
-  void TakeNotices(std::vector<Notice>& notices) override { rail_.host.TakeNotices(notices); }
+  void DrainNotices(std::vector<Notice>& notices) override { rail_.host.DrainNotices(notices); }
   const NetworkCounters& counters() const override { return counters_; }
 
  private:

@@ -136,7 +136,7 @@ NcclTransport::~NcclTransport() {
 namespace {
 
 // One rank of each GPU, and of the host at most what is broadcast.
-Status TakesMembers(const Transfer& transfer) {
+Status CheckMembers(const Transfer& transfer) {
   if (transfer.kind == Collective::kBarrier) return {};
   std::uint64_t seen = 0;
   for (std::uint32_t member = 0; member < transfer.members_count; ++member) {
@@ -163,8 +163,8 @@ Status TakesMembers(const Transfer& transfer) {
 
 }  // namespace
 
-Status NcclTransport::Takes(const Transfer& transfer) {
-  if (const Status members = TakesMembers(transfer); !members) return members;
+Status NcclTransport::CheckTransfer(const Transfer& transfer) {
+  if (const Status members = CheckMembers(transfer); !members) return members;
   const std::uint32_t divisor = transfer.divisor != 0 ? transfer.divisor : transfer.members_count;
   if (IsAverage(transfer) && divisor != transfer.members_count) {
     return Refused(fmt::format("NCCL divides sums of {} by the number of GPUs, {}, and not by {}",
@@ -186,7 +186,7 @@ std::string NcclTransport::LibraryText() const {
 
 // Whether the kernels can carry it out; the error is theirs.
 Status NcclTransport::Parts::KernelsTake(const Transfer& transfer) const {
-  return kernels ? (*kernels)->Takes(transfer) : Status(kernels.error());
+  return kernels ? (*kernels)->CheckTransfer(transfer) : Status(kernels.error());
 }
 
 PostResult NcclTransport::Parts::PostToKernels(const Transfer& transfer, const Error& why) {
@@ -210,11 +210,11 @@ PostResult NcclTransport::Post(const Transfer& transfer, TimeNs now) {
   if (parts.queue->open_count() + parts.kernels_open >= kTransfersMax) return PostResult::kBusy;
   parts.poll_timer.PollNow(now);
   std::optional<Error> refused;
-  if (const Status taken = Takes(transfer); !taken) {
+  if (const Status taken = CheckTransfer(transfer); !taken) {
     const Status kernels = parts.KernelsTake(transfer);
     if (kernels) return parts.PostToKernels(transfer, taken.error());
     // Nearly is better than not at all.
-    if (!Scales(transfer) || !TakesMembers(transfer)) {
+    if (!Scales(transfer) || !CheckMembers(transfer)) {
       refused = Error(taken.code(), fmt::format("{}; and its own kernels cannot do it either: {}",
                                                 taken.error().text(), kernels.error().text()));
     }

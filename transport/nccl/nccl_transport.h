@@ -6,14 +6,14 @@
 // same on all GPUs. It waits for none of them and takes no lock, and NCCL is configured not to
 // block: how it gets on is looked at by DoWork, at the pace of transport/poll_timer.h.
 //
-// What NCCL cannot do (Takes) goes over the kernels of transport/nvlink, which this lane has beside
-// it: two members on one GPU, members on the host other than a broadcast's root, and averages whose
-// divisor is not the number of GPUs. Transfers are counted by the way they went. Where kernels are
-// missing, or GPUs do not reach each other, averages of floating point are scaled before they are
-// summed, and the rest ends as refused, with both reasons.
-// Results are the same bits on every member. What NCCL sums is summed in NCCL's own order: it is
-// neither that of members nor the host lane's, float16 and bfloat16 are rounded as NCCL rounds
-// them, and min and max of NaN are NCCL's.
+// What NCCL cannot do (CheckTransfer) goes over the kernels of transport/nvlink, which this lane
+// has beside it: two members on one GPU, members on the host other than a broadcast's root, and
+// averages whose divisor is not the number of GPUs. Transfers are counted by the way they went.
+// Where kernels are missing, or GPUs do not reach each other, averages of floating point are scaled
+// before they are summed, and the rest ends as refused, with both reasons. Results are the same
+// bits on every member. What NCCL sums is summed in NCCL's own order: it is neither that of members
+// nor the host lane's, float16 and bfloat16 are rounded as NCCL rounds them, and min and max of NaN
+// are NCCL's.
 //
 // Cancel: pieces that are not given out are not; those that are get `cancel_patience_ns` to end,
 // then NCCL's ranks are aborted. A group that is aborted, or fails, ends all of its transfers that
@@ -72,7 +72,7 @@ class NcclTransport final : public Transport {
   ~NcclTransport() override;
 
   // Whether NCCL can carry it out as the contract wants it; the error names the reason.
-  static Status Takes(const Transfer& transfer);
+  static Status CheckTransfer(const Transfer& transfer);
 
   const Capabilities& capabilities() const override;
   [[nodiscard]] PostResult Post(const Transfer& transfer, TimeNs now) override;

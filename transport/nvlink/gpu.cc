@@ -55,7 +55,7 @@ Status Gpu::StartPiece(const Transfer& transfer, const WorkLayout& layout, std::
   buffers_ = layout.BuffersOf(transfer, place);
   std::uint64_t copies = 0;
   std::uint64_t size = 0;
-  layout.ForEachSpan(transfer, piece, place, [&](const Span& span) {
+  layout.ForEachRange(transfer, piece, place, [&](const GpuRange& span) {
     copies += span.outputs_count;
     size += span.size * span.outputs_count;
   });
@@ -81,14 +81,14 @@ bool Gpu::SuitsEngines(std::uint64_t copies, std::uint64_t size) {
 Status Gpu::MoveByEngines(const Transfer& transfer, const WorkLayout& layout, std::uint64_t piece,
                           std::uint32_t place) {
   Status done;
-  layout.ForEachSpan(transfer, piece, place, [&](const Span& span) {
-    if (done) done = CopySpan(span);
+  layout.ForEachRange(transfer, piece, place, [&](const GpuRange& span) {
+    if (done) done = CopyRange(span);
   });
   return done;
 }
 
 // The first copy to a GPU crosses the link, the others are made from it.
-Status Gpu::CopySpan(const Span& span) {
+Status Gpu::CopyRange(const GpuRange& span) {
   HR_CHECK(span.first_output + span.outputs_count <= buffers_.outputs_count, span.first_output,
            span.outputs_count);
   const auto offset = [&](std::uint64_t packed, std::uint32_t index) {
@@ -114,7 +114,7 @@ Status Gpu::RunKernels(const Transfer& transfer, const WorkLayout& layout, std::
   const CuFunction switched = multicast != 0 ? kernels_.Switched(transfer.dtype) : nullptr;
   Status done;
   BeginWork(transfer, multicast);
-  layout.ForEachSpan(transfer, piece, place, [&](const Span& span) {
+  layout.ForEachRange(transfer, piece, place, [&](const GpuRange& span) {
     AddStretch(span);
     if (work_.stretches_count < kStretchesMax) return;
     if (done) done = Launch(kernel, switched, stream);
@@ -141,7 +141,7 @@ void Gpu::BeginWork(const Transfer& transfer, CuAddress multicast) {
   }
 }
 
-void Gpu::AddStretch(const Span& span) {
+void Gpu::AddStretch(const GpuRange& span) {
   HR_CHECK(work_.stretches_count < kStretchesMax && span.size <= UINT32_MAX, span.size);
   HR_CHECK(span.first_input < buffers_.inputs_count, span.first_input, buffers_.inputs_count);
   KernelStretch& stretch = work_.stretches[work_.stretches_count];

@@ -58,11 +58,11 @@ class Gpu {
 
   Status MoveByEngines(const Transfer& transfer, const WorkLayout& layout, std::uint64_t piece,
                        std::uint32_t place);
-  Status CopySpan(const Span& span);
+  Status CopyRange(const GpuRange& span);
   Status RunKernels(const Transfer& transfer, const WorkLayout& layout, std::uint64_t piece,
                     std::uint32_t place, CuAddress multicast);
   void BeginWork(const Transfer& transfer, CuAddress multicast);
-  void AddStretch(const Span& span);
+  void AddStretch(const GpuRange& span);
   // `switched` instead of `kernel` where memory lies so that it can.
   Status Launch(CuFunction kernel, CuFunction switched, CuStream stream);
 

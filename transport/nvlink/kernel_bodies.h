@@ -228,7 +228,7 @@ HR_KERNEL void MoveUnits(const KernelWork& work, std::uint32_t thread, std::uint
     const KernelStretch& stretch = work.stretches[index];
     const std::uint32_t lead = LeadOf(work, stretch);
     const std::uint32_t first = index == 0 ? 0 : work.stretches[index - 1].units_end;
-    // Of the stretch's bytes, `lead` more than the real ones.
+    // Counted in the stretch's bytes, `lead` more than the real ones.
     const std::uint32_t begin = (unit - first) * kUnitSize;
     const std::uint32_t end = begin + kUnitSize;
     const std::uint32_t limit = lead + stretch.size;

@@ -126,7 +126,7 @@ NvlinkTransport::~NvlinkTransport() {
   for (Gpu& gpu : parts_->gpus) gpu.Wait();
 }
 
-Status NvlinkTransport::Takes(const Transfer& transfer) const {
+Status NvlinkTransport::CheckTransfer(const Transfer& transfer) const {
   return parts_->CheckReach(transfer, WorkLayout(transfer, parts_->capabilities.piece_size));
 }
 

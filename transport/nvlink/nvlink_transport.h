@@ -63,7 +63,7 @@ class NvlinkTransport final : public Transport {
 
   // Whether the GPUs that would work for it reach all of its memory; the error names those that do
   // not.
-  Status Takes(const Transfer& transfer) const;
+  Status CheckTransfer(const Transfer& transfer) const;
 
   // Transfers that the switch sums, so far; and why it does not, where it was asked for and cannot:
   // at all, or for the first memory that could not be bound. Any thread.

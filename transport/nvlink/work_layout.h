@@ -33,7 +33,7 @@ struct Buffers {
 
 // Bytes for one GPU to move or sum: from all inputs, or of a copy from `first_input`, to the
 // outputs [first_output, first_output + outputs_count).
-struct Span {
+struct GpuRange {
   std::uint64_t offset = 0;         // behind the pointers of memory with runs
   std::uint64_t packed_offset = 0;  // behind the others
   std::uint64_t size = 0;
@@ -57,8 +57,8 @@ class WorkLayout {
 
   // Calls `visit(span)` for the GPU's share of a piece, in the order of memory.
   template <typename Visit>
-  void ForEachSpan(const Transfer& transfer, std::uint64_t piece, std::uint32_t place,
-                   Visit visit) const {
+  void ForEachRange(const Transfer& transfer, std::uint64_t piece, std::uint32_t place,
+                    Visit visit) const {
     const std::uint64_t begin = piece * piece_count_;
     const std::uint64_t end = std::min(count_, begin + piece_count_);
     if (transfer.kind == Collective::kReduceScatter || transfer.kind == Collective::kAllGather) {
@@ -69,10 +69,11 @@ class WorkLayout {
     const std::uint32_t outputs_count = OutputsOf(transfer, place);
     if (outputs_count == 0) return;
     const std::size_t size = SizeOf(transfer.dtype);
-    ForEachStretch(RunWalk(transfer), share.begin, share.end,
-                   [&](std::uint64_t element, std::uint64_t offset, std::uint64_t count) {
-                     visit(Span{offset, element * size, count * size, source_, 0, outputs_count});
-                   });
+    ForEachStretch(
+        RunWalk(transfer), share.begin, share.end,
+        [&](std::uint64_t element, std::uint64_t offset, std::uint64_t count) {
+          visit(GpuRange{offset, element * size, count * size, source_, 0, outputs_count});
+        });
   }
 
  private:
@@ -90,10 +91,10 @@ class WorkLayout {
     std::uint32_t before = 0;  // outputs of this GPU that are members before `member`
     for (std::uint32_t member = 0; member < transfer.members_count; ++member) {
       const std::uint64_t offset = (member * count_ + begin) * size;
-      Span span{offset, offset, (end - begin) * size, member, 0, 0};
+      GpuRange span{offset, offset, (end - begin) * size, member, 0, 0};
       const bool is_own = place_of_[member] == place;
       if (work_ == Work::kReduce) {
-        if (is_own) visit(Span{offset, offset, span.size, 0, member, 1});
+        if (is_own) visit(GpuRange{offset, offset, span.size, 0, member, 1});
         continue;
       }
       span.outputs_count = before;

@@ -46,7 +46,7 @@ void CostKeeper::Fit() {
     line_ = FitCostLine(sums_);
     return;
   }
-  // Of one size: the startup stays as far as the times leave room for it.
+  // All times are of one size: the startup stays as far as they leave room for it.
   const double mean_seconds = sums_.seconds / sums_.weight;
   line_.startup_s = std::min(line_.startup_s, mean_seconds / 2);
   line_.s_per_byte = std::max((mean_seconds - line_.startup_s) / mean, kSecondsPerByteMin);

@@ -39,7 +39,7 @@ CostLine LineOfLargest(std::span<const CostSample> samples) {
 CostLine FitCostLine(const CostSums& sums) {
   if (sums.weight <= 0) return {0, kSecondsPerByteMin};
   const double spread = sums.weight * sums.bytes_bytes - sums.bytes * sums.bytes;
-  // Of one size only: nothing tells startup from rate.
+  // With one size only, nothing tells startup from rate.
   const bool one_size = spread <= 1e-9 * sums.weight * sums.bytes_bytes;
   double rate =
       one_size ? 0 : (sums.weight * sums.bytes_seconds - sums.bytes * sums.seconds) / spread;

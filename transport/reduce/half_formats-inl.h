@@ -82,7 +82,7 @@ struct Float16Format {
     const auto halves = hn::LoadU(U16Half(), reinterpret_cast<const std::uint16_t*>(from));
     return OfBits(hn::PromoteTo(U32(), halves));
   }
-  // Of the lower half of each; the upper is 0.
+  // Converts the lower half of each; the upper is 0.
   static HWY_INLINE VF32 OfBits(VU32 bits) {
     const VU32 magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(U32(), 0x7FFF)));
     // Moves the exponent's bias from 15 to 127; exact, for subnormal halves too.

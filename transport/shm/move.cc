@@ -13,7 +13,7 @@ namespace {
 // that it is read from memory once.
 constexpr std::size_t kCopyBlockSize = std::size_t{8} << 10;
 
-// Of `count` elements that lie `at` bytes behind the members' pointers.
+// Copies `count` elements that lie `at` bytes behind the members' pointers.
 void CopyToOthers(const Transfer& transfer, std::uint32_t source, std::size_t at,
                   std::uint64_t count) {
   const std::size_t whole = static_cast<std::size_t>(transfer.count) * SizeOf(transfer.dtype);

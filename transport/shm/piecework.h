@@ -30,7 +30,7 @@ class Piecework {
 
   bool HasPieces() const { return cursor_.load(std::memory_order_relaxed) < count_; }
 
-  // Of a transfer with `digest`, once all its pieces are done: what its completion says of it.
+  // Writes the digest of a transfer that has one into its completion, once all pieces are done.
   void Report(Completion& completion) const;
 
  private:

@@ -13,7 +13,7 @@
 #include "client/cli/ctl/job_text.h"
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/units.h"
-#include "ipc/base/codecs.h"
+#include "ipc/base/codec_choice.h"
 #include "ipc/base/foreign_text.h"
 #include "ipc/base/policies.h"
 #include "ipc/base/steering.h"
@@ -113,17 +113,16 @@ int Sends(const Globals& globals, const SteeringOptions& options) {
 }
 
 int Compress(const Globals& globals, const SteeringOptions& options) {
-  const std::optional<Codec> codec = CodecNamed(options.text);
+  const std::optional<CodecChoice> codec = ChoiceNamed(options.text);
   if (!codec) {
-    Complain(fmt::format("codec \"{}\" is none of {}", Printable(options.text),
-                         fmt::join(kCodecNames, ", ")));
+    Complain(fmt::format("codec \"{}\" is none of {}", Printable(options.text), KnownCodecs()));
     return kExitUsage;
   }
   return SteerAndReport(
-      globals, options, SteeringKind::kCompress, "compress", SteeringValue(*codec),
+      globals, options, SteeringKind::kCompress, "compress", ChoiceValue(*codec),
       fmt::format("The job's leader was asked for plans with gradients as {}; headracectl plan {} "
                   "shows when one is in force.",
-                  Name(*codec), options.job));
+                  ChoiceName(*codec), options.job));
 }
 
 // A command that takes a job.
@@ -214,11 +213,11 @@ void AddSends(const Program& program) {
 void AddCompress(const Program& program) {
   const auto options = std::make_shared<SteeringOptions>();
   AddSteering(program, options, "compress", "in which codec a job's gradients cross between nodes",
-              {"compress vision int8", "compress vision topk:16", "compress vision none"},
+              {"compress vision int8", "compress vision auto:int8,bf16", "compress vision none"},
               [&globals = program.globals, options] { return Compress(globals, *options); })
-      ->add_option("codec", options->text,
-                   "from the next plan on, of gradients whose ranks did not say otherwise: " +
-                       fmt::format("{}", fmt::join(kCodecNames, ", ")))
+      ->add_option(
+          "codec", options->text,
+          "from the next plan on, of gradients whose ranks did not say otherwise: " + KnownCodecs())
       ->required();
 }
 

@@ -676,7 +676,7 @@ HR_API void hr_discard(hr_session* session, hr_operation operation);
 typedef struct hr_layout hr_layout;
 
 #define HR_POLICY_SIZE 32 /* with the NUL */
-#define HR_CODEC_SIZE 16  /* likewise */
+#define HR_CODEC_SIZE 64  /* likewise */
 
 typedef struct hr_layout_options {
   size_t size;            /* of this structure; set by hr_layout_options_init */
@@ -687,10 +687,12 @@ typedef struct hr_layout_options {
   char policy[HR_POLICY_SIZE];
   /* How sums of float32 gradients of 4 KiB or more cross between nodes: none, bf16, fp16, int8,
    * int4, fp8-e4m3, fp8-e5m2, int8-stochastic, int4-stochastic, sign, topk, randomk or lossless;
-   * empty: none. "topk:16" and "randomk:16" say how many of each 256 elements cross (1 to 64;
-   * default: 8). What an encoding leaves out is added the next time, so nothing is lost over
-   * iterations; lossless leaves nothing out. All ranks get the same bits. Gradients on GPUs cannot
-   * be compressed. From the environment: HEADRACE_COMPRESS. */
+   * empty: none. "auto:int8,bf16" leaves it to each plan which gradients cross so, by what codecs
+   * cost here, if that pays: one to three codecs, separated by commas. "topk:16" and "randomk:16"
+   * say how many of each 256 elements cross (1 to 64; default: 8). What an encoding leaves out is
+   * added the next time, so nothing is lost over iterations; lossless leaves nothing out. All ranks
+   * get the same bits. Gradients on GPUs cannot be compressed. From the environment:
+   * HEADRACE_COMPRESS. */
   char codec[HR_CODEC_SIZE];
   /* The same for each gradient by itself, as many texts as there are gradients, or NULL. Where a
    * text is not NULL, it says how that gradient crosses, however small it is, and `codec` and

@@ -45,9 +45,14 @@ def choose_codecs(
     return codecs
 
 
-def loses(codec: str) -> bool:
+def names_of(choice: str) -> list[str]:
+    """The codecs of "int8", or of "auto:int8,bf16", which leaves it to the plan."""
+    return choice.removeprefix("auto:").split(",")
+
+
+def loses(choice: str) -> bool:
     """Whether what is decoded may differ from what was encoded."""
-    return codec not in ("", "none", "lossless")
+    return any(codec not in ("", "none", "lossless") for codec in names_of(choice))
 
 
 def keeps_residuals() -> bool:

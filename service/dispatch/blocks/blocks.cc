@@ -50,9 +50,14 @@ Away AwayOf(Job& job, const Operation& operation) {
 
 }  // namespace
 
-Blocks::Blocks(Lanes& lanes, BoardWriter& board, Recorder& recorder,
+Blocks::Blocks(Lanes& lanes, BoardWriter& board, Recorder& recorder, WaitReasons& wait_reasons,
                Outgoing<MappingMessage>& mapping)
-    : lanes_(lanes), queue_(lanes.Terms()), board_(board), recorder_(recorder), mapping_(mapping) {}
+    : lanes_(lanes),
+      queue_(lanes.Terms()),
+      board_(board),
+      recorder_(recorder),
+      wait_reasons_(wait_reasons),
+      mapping_(mapping) {}
 
 void Blocks::RemoveJob(Job& job) {
   queue_.RemoveJob(job.id());
@@ -180,7 +185,7 @@ void Blocks::MakeOf(Job& job, schedule::Order order, TimeNs now) {
       Operation& operation = job.slot(making.front());
       if (MakeNext(job, operation, now)) continue;
       if (operation.blocks_open == 0 && operation.reason != ipc::WaitReason::kNoRoom) {
-        SetReason(job, operation, ipc::WaitReason::kNoRoom, 0);
+        wait_reasons_.Set(job, operation, ipc::WaitReason::kNoRoom, 0);
       }
       return;
     }
@@ -299,7 +304,7 @@ void Blocks::HoldBack(Job& job, Operation& operation, const Block& block, TimeNs
   operation.since_ns = now;
   operation.step = block.step;
   operation.lane = static_cast<std::uint8_t>(lanes_.first_rail());
-  SetReason(job, operation, ipc::WaitReason::kBehindBlock, first);
+  wait_reasons_.Set(job, operation, ipc::WaitReason::kBehindBlock, first);
 }
 
 // Some blocks have no step before this one, and those that have may end it in any order. If they
@@ -362,8 +367,8 @@ void Blocks::Push(Job& job, Operation& operation, Block& block, std::uint32_t in
   }
   const bool behind = wait.reason == schedule::Wait::Reason::kBehindStage &&
                       SequenceOf(wait.argument) != block.sequence;
-  SetReason(job, operation, behind ? ipc::WaitReason::kBehindBlock : ipc::WaitReason::kNone,
-            behind ? SequenceOf(wait.argument) : 0);
+  wait_reasons_.Set(job, operation, behind ? ipc::WaitReason::kBehindBlock : ipc::WaitReason::kNone,
+                    behind ? SequenceOf(wait.argument) : 0);
 }
 
 void Blocks::Schedule(Jobs& jobs, TimeNs now) {
@@ -382,6 +387,12 @@ void Blocks::Schedule(Jobs& jobs, TimeNs now) {
     if (!changed) continue;
     ExplainHeads(jobs, lane, now);
     lanes_.ShowQueued(lane, queue_.Waiting(lane));
+  }
+}
+
+void Blocks::ExplainHeads(Jobs& jobs, std::uint8_t lane, TimeNs now) {
+  for (const auto& head : queue_.ExplainHeads(lane, now)) {
+    wait_reasons_.ExplainHead(JobOf(jobs, head.stage.job), head);
   }
 }
 
@@ -406,14 +417,14 @@ void Blocks::Start(Job& job, Operation& operation, Block& block, BlockPart& part
   operation.lane = part.stage.lane;
   operation.state = Operation::State::kMoving;
   operation.since_ns = now;
-  SetReason(job, operation, ipc::WaitReason::kNone, 0);
+  wait_reasons_.Set(job, operation, ipc::WaitReason::kNone, 0);
   lanes_.out(part.stage.lane).Send(StartStage{MakeTransfer(job, operation, block, part)});
 }
 
 void Blocks::NoteBegin(Job& job, const Operation& operation, TimeNs now) {
   if (!job.times) return;
   job.times->BlockMoves(now);
-  IterationTimes::Span& span = job.times->block(operation.iteration, operation.index);
+  IterationTimes::BlockTimes& span = job.times->block(operation.iteration, operation.index);
   if (span.begin_ns == 0) span.begin_ns = now;
 }
 
@@ -533,7 +544,7 @@ void Blocks::Unqueue(Job& job, Operation& operation, Block& block, BlockPart& pa
     Operation& behind = job.slot(later);
     if (behind.state != Operation::State::kWaiting) continue;
     if (behind.reason == ipc::WaitReason::kBehindBlock && behind.reason_argument == sequence) {
-      SetReason(job, behind, operation.reason, operation.reason_argument);
+      wait_reasons_.Set(job, behind, operation.reason, operation.reason_argument);
     }
     return;
   }
@@ -545,7 +556,7 @@ void Blocks::SetShare(Job& job, TimeNs now) {
   if (job.nodes() != nullptr) lanes_.SendShare(job);
 }
 
-void Blocks::OnStageStands(Job& job, const StageStands& message) {
+void Blocks::OnReceivePosted(Job& job, const ReceivePosted& message) {
   const StageName name = StageName::Unpack(message.token);
   if (name.block >= kBlocksMax || name.part >= kRailsMax) return;
   Block& block = job.block(name.block);

@@ -13,6 +13,7 @@
 
 #include "service/actor/outgoing.h"
 #include "service/actor/request.h"
+#include "service/dispatch/blocks/wait_reasons.h"
 #include "service/dispatch/job/job.h"
 #include "service/dispatch/lanes/lanes.h"
 #include "service/dispatch/messages.h"
@@ -27,7 +28,8 @@ namespace headrace::service {
 class Blocks {
  public:
   // All outlive it.
-  Blocks(Lanes& lanes, BoardWriter& board, Recorder& recorder, Outgoing<MappingMessage>& mapping);
+  Blocks(Lanes& lanes, BoardWriter& board, Recorder& recorder, WaitReasons& wait_reasons,
+         Outgoing<MappingMessage>& mapping);
 
   void AddJob(const Job& job, TimeNs now) {
     queue_.AddJob(job.id(), {});
@@ -64,15 +66,12 @@ class Blocks {
   void Abandon(Job& job, Operation& operation, TimeNs now);
 
   // A receive of another node's send is on its lane; it may have ended meanwhile.
-  void OnStageStands(Job& job, const StageStands& message);
+  void OnReceivePosted(Job& job, const ReceivePosted& message);
 
   // Hands waiting stages to lanes that have credit.
   void Schedule(Jobs& jobs, TimeNs now);
   // When a stage may go that only a job's limit holds back; kNever when there is none.
   TimeNs next_time() const { return next_time_; }
-  void SetReason(Job& job, Operation& operation, ipc::WaitReason reason, std::uint64_t argument);
-  // A lane says whom one of the job's stages waits for; the stage may have ended meanwhile.
-  void OnStageWaits(Job& job, const StageWaits& message);
 
  private:
   void Free(Job& job, Block& block);
@@ -111,13 +110,13 @@ class Blocks {
   void Unqueue(Job& job, Operation& operation, Block& block, BlockPart& part, TimeNs now);
   static Job& JobOf(Jobs& jobs, JobId id);
   void ExplainHeads(Jobs& jobs, std::uint8_t lane, TimeNs now);
-  void ExplainHead(Job& job, const schedule::UnifiedQueue::HeadWaits& head);
 
   Lanes& lanes_;
   schedule::UnifiedQueue queue_;
   TimeNs next_time_ = kNever;
   BoardWriter& board_;
   Recorder& recorder_;
+  WaitReasons& wait_reasons_;
   Outgoing<MappingMessage>& mapping_;
 };
 

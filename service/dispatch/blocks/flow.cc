@@ -34,14 +34,16 @@ Failure NamingOpen(const Failure& failure, const std::string& open) {
 }  // namespace
 
 Flow::Flow(std::vector<LanePort> lanes, BoardWriter& board, Outgoing<PeersMessage>& peers,
-           Outgoing<WatchMessage>& watch, Outgoing<MappingMessage>& mapping)
+           Outgoing<RpcMessage>& rpc, Outgoing<WatchMessage>& watch,
+           Outgoing<MappingMessage>& mapping)
     : board_(board),
       recorder_(board),
+      wait_reasons_(recorder_),
       events_(watch),
       lanes_(std::move(lanes), board),
-      blocks_(lanes_, board, recorder_, mapping),
+      blocks_(lanes_, board, recorder_, wait_reasons_, mapping),
       settings_(blocks_, events_),
-      plans_(lanes_, blocks_, board, recorder_, settings_, events_, peers),
+      plans_(lanes_, blocks_, board, recorder_, settings_, events_, peers, rpc),
       peers_(peers) {}
 
 void Flow::AddJob(Job& job, TimeNs now) {
@@ -101,7 +103,7 @@ void Flow::Form(Job& job, JobNodes nodes, TimeNs now) {
 }
 
 void Flow::Begin(Job& job, Operation& operation, TimeNs now) {
-  if (!IsReady(job, operation)) return ShowGathering(job, operation);
+  if (!IsReady(job, operation)) return wait_reasons_.ShowGathering(job, operation);
   std::uint64_t sequence = operation.spec.sequence;
   const bool ordered = !operation.paired() && job.nodes() != nullptr;
   MakeReady(job, operation, now);
@@ -109,7 +111,7 @@ void Flow::Begin(Job& job, Operation& operation, TimeNs now) {
     Operation& next = job.slot(++sequence);
     const bool waits = next.state == Operation::State::kGathering;
     if (!waits || next.spec.sequence != sequence) return;
-    if (!IsReady(job, next)) return ShowGathering(job, next);
+    if (!IsReady(job, next)) return wait_reasons_.ShowGathering(job, next);
     MakeReady(job, next, now);
   }
 }
@@ -120,7 +122,7 @@ void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
                            ? job.pairs().at(operation.spec.sequence).away != Away::kNo
                            : job.nodes() != nullptr;
   const bool in_messages = MovesInMessages(operation.spec.kind);
-  // Of these each rank has a count of its own.
+  // Each rank has a count of its own for messages.
   const bool moves = in_messages ? MessageBlocksCount(job, operation.spec, 0) != 0
                                  : operation.spec.count != 0 || crosses;
   if (!moves) return End(job, operation, now);
@@ -169,63 +171,8 @@ void Flow::BeginHeldBack(Job& job, TimeNs now) {
     if (operation.state != Operation::State::kGathering) continue;
     Begin(job, operation, now);
   }
-  ShowGatheringAgain(job);
+  wait_reasons_.ShowGatheringAgain(job);
   if (job.gradients) plans_.Advance(job, now);
-}
-
-void Flow::ShowGatheringAgain(Job& job) {
-  job.ForEachOpen([&](Operation& operation) {
-    if (operation.state == Operation::State::kGathering) ShowGathering(job, operation);
-  });
-}
-
-void Flow::ShowGathering(Job& job, Operation& operation) {
-  if (operation.paired()) return ShowWaitingPair(job, operation);
-  if (!job.formed() && operation.posts.ranks == job.attached_ranks()) {
-    return blocks_.SetReason(job, operation, ipc::WaitReason::kNodesNotReady, 0);
-  }
-  if (const auto awaited = job.FirstAwaited(operation.posts); awaited) {
-    return blocks_.SetReason(job, operation, ipc::WaitReason::kGpuNotReady, *awaited);
-  }
-  if (job.formed() && operation.posts.ranks == job.local_ranks()) {
-    if (job.WaitsForEarlier(operation)) {
-      return blocks_.SetReason(job, operation, ipc::WaitReason::kBehindBlock,
-                               operation.spec.sequence - 1);
-    }
-    const bool paused = operation.spec.sequence > job.steering.paused_after;
-    return blocks_.SetReason(job, operation,
-                             paused ? ipc::WaitReason::kPaused : ipc::WaitReason::kNodesNotReady,
-                             paused ? job.paused_by : 0);
-  }
-  const std::uint32_t missing = job.FirstMissing(operation.posts);
-  const auto reason = job.member(missing).session ? ipc::WaitReason::kRankNotReady
-                                                  : ipc::WaitReason::kRankNotAttached;
-  blocks_.SetReason(job, operation, reason, missing);
-}
-
-void Flow::ShowWaitingPair(Job& job, Operation& operation) {
-  if (const auto awaited = job.FirstAwaited(operation.posts); awaited) {
-    return blocks_.SetReason(job, operation, ipc::WaitReason::kGpuNotReady, *awaited);
-  }
-  const OperationSpec& spec = operation.spec;
-  const Pair& pair = job.pairs().at(spec.sequence);
-  if (!pair.waits()) {
-    const bool sender_late = pair.away == Away::kComes && !pair.send_ready;
-    return blocks_.SetReason(job, operation,
-                             sender_late ? ipc::WaitReason::kGpuNotReady : ipc::WaitReason::kPaused,
-                             sender_late ? spec.source : job.paused_by);
-  }
-  if (spec.source == ipc::kAnyRank) {
-    return blocks_.SetReason(job, operation, ipc::WaitReason::kNoSend, ipc::kAnyRank);
-  }
-  const bool sent = spec.kind == ipc::kSend;
-  const std::uint32_t missing = sent ? spec.target : spec.source;
-  const bool may_be_here = !job.formed() || job.IsHere(missing);
-  if (may_be_here && job.member(missing).session == nullptr) {
-    return blocks_.SetReason(job, operation, ipc::WaitReason::kRankNotAttached, missing);
-  }
-  blocks_.SetReason(job, operation, sent ? ipc::WaitReason::kNoReceive : ipc::WaitReason::kNoSend,
-                    missing);
 }
 
 void Flow::StageEnded(Job& job, const transport::Completion& completion, TimeNs now) {
@@ -291,7 +238,7 @@ void Flow::ClosePair(Job& job, Pair& pair) {
   const bool is_receive = spec.kind == ipc::kReceive;
   const bool has_no_news =
       (is_receive && (timed_out || from_any)) || job.IsGone(is_receive ? spec.source : spec.target);
-  // Of a send, its receiver's node keeps that; and only what its sender's node said is news there.
+  // The receiver's node keeps a send; and only what the sender's node said is news there.
   const bool is_known_there =
       pair.away == Away::kGoes || (pair.away == Away::kComes && !pair.withdrawn);
   if (!pair.waits() || is_known_there || has_no_news) return job.pairs().Free(pair);

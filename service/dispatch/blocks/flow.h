@@ -35,32 +35,34 @@
 #include "service/dispatch/observe/recorder.h"
 #include "service/mapping/messages.h"
 #include "service/peers/messages.h"
+#include "service/rpc/messages.h"
 #include "service/watch/board_writer.h"
 #include "service/watch/messages.h"
 
 namespace headrace::service {
 
-// Of operations that time out, so many in a second say who waits for whom.
+// Only so many operations that time out in a second say who waits for whom.
 inline constexpr int kChainsMax = 4;
 
 class Flow {
  public:
   Flow(std::vector<LanePort> lanes, BoardWriter& board, Outgoing<PeersMessage>& peers,
-       Outgoing<WatchMessage>& watch, Outgoing<MappingMessage>& mapping);
+       Outgoing<RpcMessage>& rpc, Outgoing<WatchMessage>& watch, Outgoing<MappingMessage>& mapping);
 
   void AddJob(Job& job, TimeNs now);
   void RemoveJob(Job& job, TimeNs now);
 
   // The parts below it, for those above.
   Lanes& lanes() { return lanes_; }
+  WaitReasons& wait_reasons() { return wait_reasons_; }
   Blocks& blocks() { return blocks_; }
   Recorder& recorder() { return recorder_; }
   JobEvents& events() { return events_; }
   SettingChanges& settings() { return settings_; }
   Plans& plans() { return plans_; }
 
-  // Of jobs whose ranks are all here: of every so many iterations and operations what the ranks
-  // get is compared; 0: of none. Of others their leader decides.
+  // For jobs whose ranks are all here: every so many iterations and operations, what the ranks
+  // get is compared; 0: never. For other jobs their leader decides.
   void Verify(std::uint32_t every) { verify_ = every; }
 
   void SetLayout(Job& job, Session& session, const struct SetLayout& message, TimeNs now);
@@ -75,8 +77,6 @@ class Flow {
   void Begin(Job& job, Operation& operation, TimeNs now);
   // What was held back for the whole job begins, if it can.
   void BeginHeldBack(Job& job, TimeNs now);
-  // Who is attached has changed: shows what the job's operations wait for now.
-  void ShowGatheringAgain(Job& job);
 
   // ---- stages ----
   // A lane reports the end of a stage.
@@ -155,8 +155,6 @@ class Flow {
   void MakeReady(Job& job, Operation& operation, TimeNs now);
   // Whether the pair's message came with its announcement: then it is received, and has ended.
   bool ReceiveData(Job& job, Operation& operation, TimeNs now);
-  void ShowGathering(Job& job, Operation& operation);
-  void ShowWaitingPair(Job& job, Operation& operation);
   // Whether the operation cannot end well without a post of that rank.
   static bool NeedsPostOf(const Job& job, const Operation& operation, std::uint32_t rank);
   // The pair has ended; it stays as a tombstone if its other side has something to learn from it.
@@ -180,6 +178,7 @@ class Flow {
 
   BoardWriter& board_;
   Recorder recorder_;
+  WaitReasons wait_reasons_;
   JobEvents events_;
   Lanes lanes_;
   Blocks blocks_;

@@ -14,7 +14,7 @@ namespace {
 // once a window.
 constexpr std::uint64_t kFirstTimes = 3;
 constexpr std::uint64_t kSecondTimes = 6;
-// Of later iterations one in so many is shown on the board.
+// One in so many later iterations is shown on the board.
 constexpr std::uint64_t kShownEvery = 4;
 
 // Ranks of one node hand in GPUs' memory, all of them, or the host's.
@@ -57,9 +57,11 @@ std::optional<Failure> Plans::MakeResiduals(Job& job, const plan::Plan& plan) {
   const bool loses =
       std::ranges::any_of(plan.codecs, [](const plan::CodecRun& run) { return Loses(run.codec); });
   if (!loses || job.residuals != nullptr) return {};
+  const Session* first = nullptr;
   for (const std::uint32_t rank : job.local()) {
     const Session* const session = job.members()[rank].session.get();
     if (session == nullptr || session->gradients() == nullptr) continue;
+    if (first == nullptr) first = session;
     job.residuals = session->gradients()->residuals;
     if (job.residuals != nullptr) return {};
   }
@@ -67,6 +69,9 @@ std::optional<Failure> Plans::MakeResiduals(Job& job, const plan::Plan& plan) {
   if (!memory) return Failure{memory.error().code(), memory.error().text()};
   job.own_residuals = std::move(memory).value();
   job.residuals = job.own_residuals.data();
+  if (first != nullptr) {
+    rpc_.Send(ResidualsAllocated{first->identity().id, job.gradients->bytes()});
+  }
   if (job.restarts() > 0) {
     events_.Announce(job, Code::kOk,
                      "what its encodings left out before it came back is lost: no rank here keeps "
@@ -186,7 +191,8 @@ void Plans::EndIteration(Job& job, std::uint64_t iteration) {
     NodeTimes times = job.times->Median(first ? kFirstTimes : IterationTimes::kWindow);
     job.times->Record(times);
     // Peers that is that far behind has the last ones.
-    peers_.TrySend(TimesSeen{job.id(), std::move(times), lanes_.CostsOf(job)});
+    peers_.TrySend(
+        TimesSeen{job.id(), std::move(times), lanes_.CostsOf(job), lanes_.CodecCostsOf(job)});
   }
   if (iteration > 2 * kShownEvery && iteration % kShownEvery != 0) return;
   rows_.ShowPlan(job);

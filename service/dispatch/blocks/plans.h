@@ -17,6 +17,7 @@
 #include "service/dispatch/observe/plan_rows.h"
 #include "service/dispatch/observe/recorder.h"
 #include "service/peers/messages.h"
+#include "service/rpc/messages.h"
 #include "service/watch/board_writer.h"
 
 namespace headrace::service {
@@ -24,14 +25,16 @@ namespace headrace::service {
 class Plans {
  public:
   Plans(Lanes& lanes, Blocks& blocks, BoardWriter& board, Recorder& recorder,
-        SettingChanges& settings, JobEvents& events, Outgoing<PeersMessage>& peers)
+        SettingChanges& settings, JobEvents& events, Outgoing<PeersMessage>& peers,
+        Outgoing<RpcMessage>& rpc)
       : rows_(board),
         lanes_(lanes),
         blocks_(blocks),
         recorder_(recorder),
         settings_(settings),
         events_(events),
-        peers_(peers) {}
+        peers_(peers),
+        rpc_(rpc) {}
 
   // A rank has handed in its layout. The job's ranks have been compared by whoever offers a plan.
   [[nodiscard]] std::optional<Failure> SetLayout(Job& job, Session& session,
@@ -71,6 +74,7 @@ class Plans {
   SettingChanges& settings_;
   JobEvents& events_;
   Outgoing<PeersMessage>& peers_;
+  Outgoing<RpcMessage>& rpc_;
   TimeNs next_release_ = kNever;
 };
 

@@ -1,9 +1,8 @@
-// What blocks wait for, as people read it.
-#include "service/dispatch/blocks/blocks.h"
+#include "service/dispatch/blocks/wait_reasons.h"
 
 namespace headrace::service {
 
-void Blocks::OnStageWaits(Job& job, const StageWaits& message) {
+void WaitReasons::OnStageWaits(Job& job, const StageWaits& message) {
   const StageName name = StageName::Unpack(message.token);
   if (name.block >= kBlocksMax || name.part >= kRailsMax) return;
   const Block& block = job.block(name.block);
@@ -17,7 +16,7 @@ void Blocks::OnStageWaits(Job& job, const StageWaits& message) {
   if (message.members == 0) {
     // Another of its lanes may wait for somebody.
     if (was_peer && operation.lane == message.lane) {
-      SetReason(job, operation, ipc::WaitReason::kNone, 0);
+      Set(job, operation, ipc::WaitReason::kNone, 0);
     }
     return;
   }
@@ -25,16 +24,10 @@ void Blocks::OnStageWaits(Job& job, const StageWaits& message) {
     return;
   }
   operation.lane = message.lane;
-  SetReason(job, operation, ipc::WaitReason::kPeer, message.members);
+  Set(job, operation, ipc::WaitReason::kPeer, message.members);
 }
 
-void Blocks::ExplainHeads(Jobs& jobs, std::uint8_t lane, TimeNs now) {
-  for (const auto& head : queue_.ExplainHeads(lane, now)) {
-    ExplainHead(JobOf(jobs, head.stage.job), head);
-  }
-}
-
-void Blocks::ExplainHead(Job& job, const schedule::UnifiedQueue::HeadWaits& head) {
+void WaitReasons::ExplainHead(Job& job, const schedule::UnifiedQueue::HeadWaits& head) {
   Operation& operation = job.slot(SequenceOf(head.stage.position));
   // Other blocks of it are on their way.
   if (operation.state != Operation::State::kWaiting) return;
@@ -59,14 +52,66 @@ void Blocks::ExplainHead(Job& job, const schedule::UnifiedQueue::HeadWaits& head
       break;
   }
   if (operation.reason == reason && operation.reason_argument == argument) return;
-  SetReason(job, operation, reason, argument);
+  Set(job, operation, reason, argument);
 }
 
-void Blocks::SetReason(Job& job, Operation& operation, ipc::WaitReason reason,
-                       std::uint64_t argument) {
+void WaitReasons::Set(Job& job, Operation& operation, ipc::WaitReason reason,
+                      std::uint64_t argument) {
   operation.reason = reason;
   operation.reason_argument = argument;
   recorder_.ShowItem(job, operation);
+}
+
+void WaitReasons::ShowGatheringAgain(Job& job) {
+  job.ForEachOpen([&](Operation& operation) {
+    if (operation.state == Operation::State::kGathering) ShowGathering(job, operation);
+  });
+}
+
+void WaitReasons::ShowGathering(Job& job, Operation& operation) {
+  if (operation.paired()) return ShowWaitingPair(job, operation);
+  if (!job.formed() && operation.posts.ranks == job.attached_ranks()) {
+    return Set(job, operation, ipc::WaitReason::kNodesNotReady, 0);
+  }
+  if (const auto awaited = job.FirstAwaited(operation.posts); awaited) {
+    return Set(job, operation, ipc::WaitReason::kGpuNotReady, *awaited);
+  }
+  if (job.formed() && operation.posts.ranks == job.local_ranks()) {
+    if (job.WaitsForEarlier(operation)) {
+      return Set(job, operation, ipc::WaitReason::kBehindBlock, operation.spec.sequence - 1);
+    }
+    const bool paused = operation.spec.sequence > job.steering.paused_after;
+    return Set(job, operation, paused ? ipc::WaitReason::kPaused : ipc::WaitReason::kNodesNotReady,
+               paused ? job.paused_by : 0);
+  }
+  const std::uint32_t missing = job.FirstMissing(operation.posts);
+  const auto reason = job.member(missing).session ? ipc::WaitReason::kRankNotReady
+                                                  : ipc::WaitReason::kRankNotAttached;
+  Set(job, operation, reason, missing);
+}
+
+void WaitReasons::ShowWaitingPair(Job& job, Operation& operation) {
+  if (const auto awaited = job.FirstAwaited(operation.posts); awaited) {
+    return Set(job, operation, ipc::WaitReason::kGpuNotReady, *awaited);
+  }
+  const OperationSpec& spec = operation.spec;
+  const Pair& pair = job.pairs().at(spec.sequence);
+  if (!pair.waits()) {
+    const bool sender_late = pair.away == Away::kComes && !pair.send_ready;
+    return Set(job, operation,
+               sender_late ? ipc::WaitReason::kGpuNotReady : ipc::WaitReason::kPaused,
+               sender_late ? spec.source : job.paused_by);
+  }
+  if (spec.source == ipc::kAnyRank) {
+    return Set(job, operation, ipc::WaitReason::kNoSend, ipc::kAnyRank);
+  }
+  const bool sent = spec.kind == ipc::kSend;
+  const std::uint32_t missing = sent ? spec.target : spec.source;
+  const bool may_be_here = !job.formed() || job.IsHere(missing);
+  if (may_be_here && job.member(missing).session == nullptr) {
+    return Set(job, operation, ipc::WaitReason::kRankNotAttached, missing);
+  }
+  Set(job, operation, sent ? ipc::WaitReason::kNoReceive : ipc::WaitReason::kNoSend, missing);
 }
 
 }  // namespace headrace::service

@@ -297,7 +297,7 @@ Pair* Intake::FindOrOpenPair(Job& job, std::uint32_t rank, const ipc::Record& re
     flow_.CompleteRecord(job, rank, record.commit, &failure);
     return nullptr;
   }
-  // Of a receive from any rank the other side says which.
+  // The other side says which rank a receive from any rank got.
   const bool sends = kind == ipc::kSend;
   job.pairs().Match(*found, sends ? sides.source : found->operation.spec.source);
   found->operation.posts.among = Bit(found->operation.spec.source) | Bit(sides.target);

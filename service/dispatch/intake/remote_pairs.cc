@@ -14,7 +14,7 @@ void RemotePairs::Handle(Job& job, SendNotices message, TimeNs now) {
     return flow_.LinksFailed(job, {message.failure->code(), message.failure->text()}, now);
   }
   if (!job.formed()) return KeepEarly(job, std::move(message), now);
-  // Of nodes that have ranks, and of jobs of several.
+  // Only nodes that have ranks send notices, and only jobs of several nodes get them.
   if (job.nodes() == nullptr || message.node >= job.nodes()->data_nodes_count()) return;
   for (SendNotice& notice : message.notices) {
     // What failed the job is sent to all nodes.

@@ -18,11 +18,8 @@ namespace headrace::service {
 
 inline constexpr std::size_t kBlocksMax = 1024;  // in the queue or on lanes, per job
 inline constexpr std::size_t kRailsMax = 8;      // lanes between nodes
-// Of one operation: 16 bits of a block's position say which one it is.
+// Blocks of one operation: 16 bits of a block's position say which one it is.
 inline constexpr std::uint64_t kBlocksPerOperationMax = std::uint64_t{1} << 16;
-
-// Of a block of gradients; smaller ones cost a message whatever they hold, and cross as they are.
-inline constexpr std::uint64_t kEncodedBytesMin = std::uint64_t{16} << 10;
 
 // Bits of a block's sequence that say whose number it is: operations, blocks of the plan and pairs
 // (a send with its receive) are numbered each on their own.
@@ -81,7 +78,7 @@ struct Block {
   std::uint32_t index = 0;     // within the operation
   Range range;
   std::uint32_t root = 0;  // the rank whose part or data it is, where the collective has one
-  // Of a message: whose it is, and for whom. Its range is then of the message.
+  // A message's sender and receiver. The range is then that of the message.
   std::uint32_t source = 0;
   std::uint32_t target = 0;
   bool comes = false;                // from another node's send
@@ -92,7 +89,7 @@ struct Block {
   std::uint32_t parts_open = 0;  // of this step
   std::uint32_t parts_count = 0;
   std::byte* scratch = nullptr;  // the host's, for a sum that belongs to no rank of this node
-  // Of GPUs' memory, where GPUs find its scratch: one for all of it, or, where it crosses
+  // Where GPUs find the scratch of a block in their memory: one for all of it, or, where it crosses
   // `from_gpus`, one for each part, on the GPU of the part's lane.
   bool from_gpus = false;
   std::array<std::byte*, kRailsMax> scratch_on_gpus{};

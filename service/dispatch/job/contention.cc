@@ -24,9 +24,9 @@ void BusyTimes::Add(double begin_s, double end_s) {
 }
 
 void BusyTimes::Seal() {
-  std::ranges::sort(spans_, {}, &Span::begin_s);
+  std::ranges::sort(spans_, {}, &Interval::begin_s);
   std::size_t kept = 0;
-  for (const Span& each : spans_) {
+  for (const Interval& each : spans_) {
     if (kept > 0 && each.begin_s <= spans_[kept - 1].end_s) {
       spans_[kept - 1].end_s = std::max(spans_[kept - 1].end_s, each.end_s);
     } else {

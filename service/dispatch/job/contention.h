@@ -24,11 +24,11 @@ class BusyTimes {
   double Within(double begin_s, double end_s);
 
  private:
-  struct Span {
+  struct Interval {
     double begin_s = 0;
     double end_s = 0;
   };
-  std::vector<Span> spans_;
+  std::vector<Interval> spans_;
   std::size_t at_ = 0;
 };
 

@@ -112,7 +112,7 @@ class Gradients {
   // ---- as people steer ----
   // The last iteration of which anything was posted.
   std::uint64_t LastIteration() const;
-  // Of which every gradient has ended.
+  // Iterations of which every gradient has ended.
   std::uint64_t IterationsEnded() const;
   void PostponeDeadlines(TimeNs by_ns);
 

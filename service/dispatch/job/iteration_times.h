@@ -35,15 +35,15 @@ class IterationTimes {
   void Post(std::size_t rank, std::uint32_t tensor, std::uint64_t iteration,
             const ipc::GradientRecord& record);
 
-  struct Span {
+  struct BlockTimes {
     TimeNs ready_ns = 0;
     TimeNs begin_ns = 0;
     TimeNs end_ns = 0;
   };
-  // Of the plan's blocks in one iteration; may be written as they go.
+  // The times of the plan's blocks in one iteration; may be written while they move.
   void ResizeBlocks(std::uint64_t iteration, std::size_t blocks_count);
-  Span& block(std::uint64_t iteration, std::uint32_t index);
-  std::span<const Span> blocks(std::uint64_t iteration) const;
+  BlockTimes& block(std::uint64_t iteration, std::uint32_t index);
+  std::span<const BlockTimes> blocks(std::uint64_t iteration) const;
 
   // A block of the plan has come onto a lane, or has left the last one.
   void BlockMoves(TimeNs now);
@@ -79,6 +79,8 @@ class IterationTimes {
   };
   // The same, in sum, of the slowest rank.
   Totals MedianTotals(std::uint64_t iterations_count = kWindow);
+  // The same, and Median into `times`.
+  Totals MedianTotals(std::uint64_t iterations_count, NodeTimes& times) const;
   // The last iteration of which every block has ended; 0: none.
   std::uint64_t last_ended() const { return last_ended_; }
   // Over all iterations that have ended with every post seen, and whose begin before is known.
@@ -107,7 +109,7 @@ class IterationTimes {
     std::vector<Sample> samples;           // by rank, then by tensor
     std::vector<std::uint64_t> waited_ns;  // by rank
     std::vector<TimeNs> begins_ns;         // of the backward pass, by rank
-    std::vector<Span> blocks;
+    std::vector<BlockTimes> blocks;
   };
 
   // The iteration of `column`'s backward pass and the forward pass after it, which `next` has.
@@ -118,7 +120,7 @@ class IterationTimes {
   void RecordRank(const Column& column, const Column& next, std::size_t rank, bool compares);
   // What of this time would have been needed with idle lanes.
   double Worked(std::size_t part, double begin_s, double end_s, bool compares);
-  // Of the iteration that has ended, from the begin of the one before.
+  // The time spent elsewhere, from the begin of the iteration before to the one that has ended.
   TimeNs ElsewhereOf(const Column& column, const Column& before) const;
   Column& ColumnOf(std::uint64_t iteration);
   const Column& ColumnOf(std::uint64_t iteration) const {
@@ -128,6 +130,7 @@ class IterationTimes {
   // The last `count` iterations, as far as they are kept and have ended; and one number of each, of
   // which the middle is sought. Neither takes memory of its own.
   struct Columns;
+  class SampleMedians;
   struct Values;
   Columns Ended(std::uint64_t count) const;
 
@@ -141,7 +144,7 @@ class IterationTimes {
   Sums sums_;
   NodeTimes totals_of_;  // MedianTotals' own
   Contention contention_;
-  // Of the iteration that is being recorded, and of one rank in it.
+  // For the iteration that is being recorded, and for one rank in it.
   BusyTimes busy_;
   struct RankWork {
     std::vector<double> release_s;

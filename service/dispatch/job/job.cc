@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ipc/base/check.h"
+#include "ipc/base/codec_cost.h"
 
 namespace headrace::service {
 

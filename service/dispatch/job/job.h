@@ -29,6 +29,7 @@
 #include "ipc/base/ids.h"
 #include "ipc/board_layout.h"
 #include "service/dispatch/job/block.h"
+#include "service/dispatch/job/codec_samples.h"
 #include "service/dispatch/job/gradients.h"
 #include "service/dispatch/job/iteration_times.h"
 #include "service/dispatch/job/lane_samples.h"
@@ -54,7 +55,7 @@ struct AwaitedPost {
   ipc::Record record;
   std::uint64_t sequence = 0;  // of its operation or pair; 0: it is a gradient
 };
-// Of one rank, as an honest client posts them: operations that have slots of their own, and
+// What an honest client's rank has posted at most: operations that have slots of their own, and
 // gradients.
 inline constexpr std::size_t kAwaitedUsual = kOperationsMax + kLayoutTensorsMax;
 
@@ -299,14 +300,15 @@ class Job {
   std::uint32_t paused_by = 0;  // uid
   bool draining = false;
   SteeringNotes steering;
-  // Of every so many iterations and operations what the ranks get is compared; 0: of none.
+  // What the ranks get is compared every so many iterations and operations; 0: never.
   std::uint32_t verify = 0;
   UidUse* use = nullptr;  // of its owner, while the flow knows the job
   Hold hold;              // set by Plans::SetHold
-  // Of a job that has handed in its layout.
+  // Null until the job has handed in its layout.
   std::unique_ptr<Gradients> gradients;
   std::unique_ptr<IterationTimes> times;  // from the first plan on
   std::vector<LaneSamples> samples;       // by lane, from the first plan on
+  CodecSamples codec_samples;
   std::optional<Failure> gradients_failure;
   // What encodings have left out of this node's sums: laid out as the gradients are, from the
   // lowest on. Null while they cross as they are. In memory of the first local rank that has room

@@ -12,7 +12,7 @@ constexpr int kRounds = 6;
 // that expects blocks to be quicker than most are fills the backward pass with more than fits, and
 // the first layers wait for it; one that expects them a little slower loses next to nothing.
 constexpr double kRateShare = 0.65;
-// Of the startups those beyond this share count like the last within it.
+// Startups beyond this share of all count like the last one within it.
 constexpr double kStartupShare = 0.75;
 // The spread of the startups that blocks show: this time, and this share of what their bytes take.
 constexpr double kNoiseSeconds = 50e-6;
@@ -40,7 +40,7 @@ double Quantile(std::vector<Weighted>& values, double share) {
   return values.back().value;
 }
 
-// Of a startup that is what a block's time leaves when its bytes took `bytes_s`.
+// The weight of a startup, which is what a block's time leaves when its bytes took `bytes_s`.
 double WeightOf(double bytes_s) {
   const double share_s = kNoiseShare * bytes_s;
   return 1 / (kNoiseSeconds * kNoiseSeconds + share_s * share_s);

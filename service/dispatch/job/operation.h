@@ -49,14 +49,14 @@ struct Operation {
   ipc::WaitReason reason = ipc::WaitReason::kNone;
   std::uint64_t reason_argument = 0;
   std::optional<Failure> failure;
-  // Of a plan's block: the plan it belongs to, its place there, and the iteration it moves.
+  // A plan's block has the plan it belongs to, its place there, and the iteration it moves.
   std::shared_ptr<const WirePlan> plan;  // held by what is under way, and by Gradients
   std::uint32_t index = 0;
   std::uint64_t iteration = 0;
   bool verified = false;  // its blocks have the step kVerify
-  // Of a pair: its send is on another node.
+  // The send of a pair is on another node.
   bool comes = false;
-  // Of a send to another node: so many of its blocks are waited for there.
+  // So many blocks of a send are waited for on its receiver's node.
   std::uint64_t blocks_allowed = UINT64_MAX;
 
   bool open() const { return state != State::kFree && state != State::kTombstone; }

@@ -27,13 +27,13 @@ struct OperationSpec {
   TensorId tensor{ipc::kNoTensor};        // kNoTensor for a one-off range
   SegmentId segment;
   std::uint32_t timeout_ms = 0;
-  // Of an all_gather or reduce_scatter: its parts are of any size, and its parts table has them.
+  // The parts of an all_gather or reduce_scatter are of any size; its parts table has them.
   bool uneven = false;
-  // Of a send or receive. `source` is ipc::kAnyRank in a receive from any rank.
+  // The ranks of a send or receive. `source` is ipc::kAnyRank in a receive from any rank.
   std::uint32_t source = 0;
   std::uint32_t target = 0;
   std::uint64_t tag = 0;
-  // Of a plan's block, whose kind is an all-reduce: the half of it that is carried out, or all.
+  // The half of a plan's all-reduce that this block carries out, or all of it.
   Collective half = Collective::kAllReduce;
 
   std::uint64_t Bytes() const { return count * SizeOf(dtype); }

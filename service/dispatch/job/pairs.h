@@ -46,7 +46,7 @@ struct Pair : boost::intrusive::set_base_hook<>, NameHook {
 
   Operation operation;
   std::uint32_t opened_by = 0;  // rank
-  // Of each side, once it was posted.
+  // The memory of each side, once it was posted.
   std::array<std::byte*, 2> memory{};
   std::array<std::int8_t, 2> devices{};
   std::array<std::uint64_t, 2> records{};
@@ -54,7 +54,7 @@ struct Pair : boost::intrusive::set_base_hook<>, NameHook {
   std::uint32_t node = 0;    // of the other side, where it is away
   bool announced = false;    // of one that goes: the other node knows of it
   bool other_knows = false;  // that it has ended early, or said so itself
-  // Of one that comes.
+  // For a pair whose send is on another node.
   std::uint64_t send = 0;             // what its node calls it
   bool send_ready = false;            // the sender's memory is
   bool withdrawn = false;             // its node has reported that

@@ -20,7 +20,7 @@ class PartTables {
  public:
   explicit PartTables(std::uint32_t world_size) : world_size_(world_size) {}
 
-  // Of the operation and rank, which have none; a row for each rank of the job.
+  // The operation has no table of that rank yet; a row for each rank of the job.
   void Keep(std::uint64_t sequence, std::uint32_t rank, std::span<const ipc::PartRow> rows);
   // Empty where there is none.
   std::span<const ipc::PartRow> Find(std::uint64_t sequence, std::uint32_t rank) const;

@@ -29,7 +29,7 @@ struct SteeringNotes {
   // By kind: what waits for the next border. A later one takes the place of an earlier one.
   std::array<std::optional<Steering>, kSteeringKindsCount + 1> waiting;
   bool any_waiting = false;
-  // Of a paused job: operations beyond it do not begin.
+  // Operations of a paused job beyond it do not begin.
   std::uint64_t paused_after = UINT64_MAX;
   // Deadlines stand still since then, from the request for a pause on; 0: they do not.
   TimeNs frozen_since_ns = 0;

@@ -7,6 +7,7 @@
 #include "ipc/base/check.h"
 #include "ipc/base/halves.h"
 #include "transport/codec/codec.h"
+#include "transport/probe/codec_probe.h"
 #include "transport/probe/probe.h"
 
 namespace headrace::service {
@@ -106,12 +107,38 @@ void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, co
     if (operation.planned() && !job.samples.empty()) {
       // Several may be on the lane at once: each has cost what it ended after the one before.
       const TimeNs begin = std::max(part.begin_ns, lane.settled_ns);
-      job.samples[SampleOf(part.stage.lane)].Add(
-          bytes, whole * static_cast<double>(now - begin) / kSecond);
+      AddSample(job, operation, part, completion.codec, bytes,
+                whole * static_cast<double>(now - begin) / kSecond);
     }
   }
   lane.settled_ns = now;
   lane.queue_changed = true;  // shown with what the turn does to it
+}
+
+// A job's line is of the wire alone: an encoded transfer counts with the bytes that crossed,
+// without the time in which its first and last piece were on the processor. Where the processor was
+// the slower of the two, it says nothing of the wire.
+void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& part,
+                      const transport::CodecUse& use, double bytes, double seconds) const {
+  LaneSamples& samples = job.samples[SampleOf(part.stage.lane)];
+  const Codec codec = IsBetweenNodes(part.stage.lane) ? job.CodecOf(operation) : Codec();
+  if (codec == Codec::kNone || use.plain_bytes == 0) return samples.Add(bytes, seconds);
+  const auto block_bytes = static_cast<double>(part.stage.bytes);
+  job.codec_samples.Add(codec, block_bytes, use);
+  const double share = static_cast<double>(use.sent_bytes) / static_cast<double>(use.plain_bytes);
+  const double coding_s = static_cast<double>(use.encode_ns + use.decode_ns) / kSecond;
+  const double pieces =
+      transport::PiecesCount(block_bytes * share, block_bytes,
+                             static_cast<std::uint32_t>(job.nodes()->data_nodes_count()));
+  const double wire_s = seconds - coding_s / pieces;
+  constexpr double kProcessorBound = 0.8;
+  if (coding_s < kProcessorBound * wire_s) samples.Add(bytes * share, wire_s);
+}
+
+std::vector<CodecCost> Lanes::CodecCostsOf(const Job& job) const {
+  if (job.nodes() == nullptr || job.nodes()->servers_count > 0) return {};
+  return job.codec_samples.Costs(codec_costs_,
+                                 static_cast<std::uint32_t>(job.nodes()->data_nodes_count()));
 }
 
 void Lanes::Learn(LaneState& lane, double bytes, double times,

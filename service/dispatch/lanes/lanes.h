@@ -60,7 +60,7 @@ class Lanes {
   }
 
   // ---- what is on them ----
-  // Of starts and cancels at most as many wait as stages are in flight.
+  // At most as many starts and cancels wait as stages are in flight.
   Outgoing<LaneMessage>& out(std::uint8_t lane) { return lanes_[lane].out; }
   void OnStarted(const Job& job, const schedule::Stage& stage, TimeNs now);
   void OnEnded(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
@@ -81,6 +81,9 @@ class Lanes {
   // What the job's blocks cost: on the lane inside the node that it uses, and on each rail, in
   // bytes that one node sends. A rate of 0 where nothing is known.
   std::vector<transport::CostLine> CostsOf(const Job& job) const;
+  // What codecs cost this machine, and from then on what they cost each job's transfers.
+  void SetCodecCosts(std::vector<CodecCost> measured) { codec_costs_ = std::move(measured); }
+  std::vector<CodecCost> CodecCostsOf(const Job& job) const;
   // For how long something has flowed on a lane that measures it.
   void OnFlow(std::uint8_t lane, TimeNs flowed_ns);
   // What the lane itself knows of its wires.
@@ -128,6 +131,10 @@ class Lanes {
   // Takes the stage's time, multiplied by `times`, into the lane's cost line.
   void Learn(LaneState& lane, double bytes, double times, const transport::Completion& completion,
              TimeNs now);
+  // Takes a part of a plan's block that took so long into the job's samples. `bytes`: that a node
+  // sends for it as it is.
+  void AddSample(Job& job, const Operation& operation, const BlockPart& part,
+                 const transport::CodecUse& use, double bytes, double seconds) const;
   static void SetBusy(LaneState& lane, TimeNs busy_ns);
   void Show(std::uint8_t lane);
 
@@ -137,6 +144,7 @@ class Lanes {
   std::size_t first_rail_ = 0;
   TimeNs flushed_ns_ = 0;
   bool shares_unsent_ = false;  // of some jobs: Job::share_unsent
+  std::vector<CodecCost> codec_costs_;
   BoardWriter& board_;
 };
 

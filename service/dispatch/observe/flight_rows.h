@@ -8,12 +8,12 @@
 
 namespace headrace::service {
 
-// Of a block that ends; null failure: it ended well.
+// The row of a block that ends; null failure: it ended well.
 ipc::FlightRow MakeFlightRow(const Job& job, const Operation& operation, const Block& block,
                              const Failure* failure, TimeNs now);
-// Of an operation that ends before it was cut into blocks.
+// The row of an operation that ends before it was cut into blocks.
 ipc::FlightRow MakeUncutRow(const Job& job, const Operation& operation, TimeNs now);
-// Of the plan's block that would have begun next; nothing when nobody has posted any of it.
+// The row of the plan's block that would have begun next; nothing when none of it was posted.
 std::optional<ipc::FlightRow> MakeFailedHeadRow(const Job& job, const Failure& failure, TimeNs now);
 
 }  // namespace headrace::service

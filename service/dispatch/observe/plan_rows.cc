@@ -45,7 +45,7 @@ void PlanRows::ShowBlocks(const Job& job, std::uint64_t iteration) {
   for (std::uint32_t index = 0; index < rows.size(); ++index) {
     ipc::PlanBlockRow row = MakePlanBlockRow(job, *gradients.plan(), index);
     if (measured && iteration > 0) {
-      const IterationTimes::Span& span = job.times->blocks(iteration)[index];
+      const IterationTimes::BlockTimes& span = job.times->blocks(iteration)[index];
       const TimeNs zero = job.times->BackwardBegin(iteration);
       row.ready_ns = span.ready_ns - zero;
       row.begin_ns = span.begin_ns - zero;

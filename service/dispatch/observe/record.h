@@ -66,7 +66,7 @@ struct PassRecord {
   TimeNs waited_ns = 0;
 };
 
-// Of one rank, since it attached.
+// What is recorded of one rank since it attached.
 struct RankRecord {
   std::uint16_t board_row = kNoRow;
   std::uint64_t bytes_posted = 0;
@@ -148,7 +148,7 @@ struct JobRecord {
   JobSums sums;
   std::vector<RankRecord> ranks;
   std::vector<LaneShare> shares;  // by lane
-  // Of each work item, by its slot.
+  // The board row of each work item, by its slot.
   std::array<std::uint16_t, kOperationsMax> operation_rows{};
   std::array<std::uint16_t, kPlannedOpenMax> planned_rows{};
   std::vector<std::uint16_t> pair_rows;  // by place, as many as there are

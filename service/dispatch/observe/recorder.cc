@@ -12,7 +12,7 @@
 namespace headrace::service {
 namespace {
 
-// Of a pass, as its rank says: longer ones are not believed.
+// The longest pass that is believed of a rank.
 constexpr TimeNs kPassMax = 7 * 86400 * kSecond;
 
 std::size_t PostOf(const Job& job, std::uint64_t sequence, std::uint32_t rank) {
@@ -358,7 +358,7 @@ void Recorder::Encoded(const Job& job, const transport::CodecUse& use) {
   sums.decode_ns += use.decode_ns;
   sums.plain_bytes += use.plain_bytes;
   sums.sent_bytes += use.sent_bytes;
-  // Of the last hundred blocks or so.
+  // The sums are those of the last hundred blocks or so.
   constexpr double kKept = 0.99;
   sums.sum_squares = kKept * sums.sum_squares + use.sum_squares;
   sums.residual_squares = kKept * sums.residual_squares + use.residual_squares;

@@ -10,8 +10,8 @@
 
 namespace headrace::service {
 
-// Of scratch that was made: one word about each thing that differs. Nothing of GPUs whose memory is
-// as wanted, for which GPU 0 speaks.
+// Describes how the scratch that was made differs from what was wanted. Leaves out GPUs that have
+// theirs as wanted, for which GPU 0 speaks.
 std::optional<Failure> DescribeScratch(const Job& job, const ScratchMade& message);
 
 }  // namespace headrace::service

@@ -323,7 +323,8 @@ TEST(LayoutOptions, CompressAsTheEnvironmentSays) {
   EXPECT_STREQ(options.codec, "");
   ASSERT_TRUE(fill("int8", options).ok());
   EXPECT_STREQ(options.codec, "int8");
-  const Status longer = fill("a-codec-with-a-long-name", options);
+  const std::string longest(HR_CODEC_SIZE, 'x');
+  const Status longer = fill(longest.c_str(), options);
   ASSERT_FALSE(longer.ok());
   EXPECT_NE(longer.error().text().find("HEADRACE_COMPRESS"), std::string::npos);
 }

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <string_view>
+
+#include "ipc/base/codec_choice.h"
 
 namespace headrace {
 namespace {
@@ -45,6 +48,25 @@ TEST(Codecs, LoseSomethingButForTwo) {
   EXPECT_FALSE(Loses(Codec::kLossless));
   EXPECT_TRUE(Loses(Codec::kBFloat16));
   EXPECT_TRUE(Loses(Codec::kTopK));
+}
+
+TEST(CodecChoice, IsOneCodecOrSomeThatAPlanMayUse) {
+  for (const char* name : {"none", "int8", "topk:3", "auto:int8", "auto:int8,bf16,topk:3"}) {
+    const auto choice = ChoiceNamed(name);
+    ASSERT_TRUE(choice) << name;
+    EXPECT_EQ(ChoiceName(*choice), name);
+    EXPECT_EQ(ChoiceOfValue(ChoiceValue(*choice)), choice) << name;
+    EXPECT_EQ(choice->allowed.List().empty(), std::string_view(name).find("auto") != 0) << name;
+  }
+  for (const char* name : {"", "auto", "auto:", "auto:none", "auto:int8,", "auto:int8,int8",
+                           "auto:int2", "auto:int8,int4,bf16,fp16", "int8,bf16"}) {
+    EXPECT_EQ(ChoiceNamed(name), std::nullopt) << name;
+  }
+  constexpr std::uint64_t kFree = std::uint64_t{1} << 63U;
+  for (const std::uint64_t value : {kFree, kFree | 99U, kFree | 0x30000U, kFree | 0x30003U,
+                                    kFree | std::uint64_t{3} << 48U, std::uint64_t{0x30003}}) {
+    EXPECT_EQ(ChoiceOfValue(value), std::nullopt) << value;
+  }
 }
 
 }  // namespace

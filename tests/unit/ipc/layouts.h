@@ -27,7 +27,7 @@ struct Layout {
 #define FIELD(type, field) \
   Field { offsetof(type, field), sizeof(type::field), #field }
 
-// Of the board and all of its rows.
+// The layouts of the board and all of its rows.
 std::map<std::string, Layout> BoardLayoutsOfCode();
 
 }  // namespace headrace::ipc

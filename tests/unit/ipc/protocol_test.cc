@@ -351,7 +351,7 @@ constexpr Elsewhere kElsewhere[] = {
     {"kBlockBytesMin", 64, "service/session/nodes.h", "kBlockBytesMin = 64;"},
     {"kBlockBytesMax", 1U << 30U, "service/session/nodes.h",
      "kBlockBytesMax = std::uint64_t{1} << 30;"},
-    {"kLayoutTensorsMax", 768, "service/session/layout.h", "kLayoutTensorsMax = 768;"},
+    {"kLayoutTensorsMax", 768, "ipc/layout_limits.h", "kLayoutTensorsMax = 768;"},
     {"kPlanTextMax", 4U << 20U, "service/cluster/plan_text.h",
      "kPlanTextMax = std::size_t{4} << 20U;"},
     {"kPlanPieceMax", 128U << 10U, "service/cluster/plan_text.h",

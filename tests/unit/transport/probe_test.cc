@@ -53,7 +53,7 @@ class MadeUpNetwork final : public NetworkTransport {
   void SetShare(std::uint32_t, const Share&) override {}
   void CloseGroup(std::uint32_t, const std::string&) override {}
   void SendNotice(std::uint32_t, std::uint32_t, std::vector<std::byte>) override {}
-  void TakeNotices(std::vector<Notice>&) override {}
+  void DrainNotices(std::vector<Notice>&) override {}
   const NetworkCounters& counters() const override { return counters_; }
 
   std::uint32_t self = 0;

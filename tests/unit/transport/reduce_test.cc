@@ -114,7 +114,7 @@ TEST_P(ReduceOn, WritesOnlyTheOutputsItIsGiven) {
   }
 }
 
-// Of one element: what the kernels make of it, which the reference must make of it too.
+// What the kernels make of one element, which the reference must make of it too.
 template <class T>
 T ReduceOne(DType dtype, Reduction reduction, const std::vector<T>& values,
             std::uint32_t divisor = 0) {

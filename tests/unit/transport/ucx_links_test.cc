@@ -165,7 +165,7 @@ TEST_F(UcxLinks, EndTheSendsOfAClosedLinkAndTheReceivesThere) {
 TEST_F(UcxLinks, SayNothingOfAMessageThatWasGivenUpBeforeItWasPacked) {
   constexpr std::size_t kSize = 64 << 10;
   constexpr std::uint64_t kCount = 1000;
-  ASSERT_TRUE(a_.wire->GoesAtOnce(kSize));
+  ASSERT_TRUE(a_.wire->IsEager(kSize));
   const LinkId link = a_.ConnectTo(b_, 9);
   const LinkId other = a_.ConnectTo(b_, 8);
   SendAndReceive(a_, link, b_, 9);

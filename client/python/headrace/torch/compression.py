@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from headrace.codecs import names_of
 from headrace.layout import Layout
 from headrace.session import Session
 
@@ -37,7 +38,7 @@ def check_codecs(
         where, compress = "HEADRACE_COMPRESS", os.environ.get("HEADRACE_COMPRESS", "")
     codecs = [compress] if isinstance(compress, str) else compress.values()
     for codec in codecs:
-        if codec.partition(":")[0] not in _SPARSE:
+        if all(name.partition(":")[0] not in _SPARSE for name in names_of(codec)):
             continue
         raise ValueError(
             f'{where}="{codec}" is known to diverge under {type(optimizer).__name__}, which divides '

@@ -119,8 +119,8 @@ TEST(Layouts, NameTheCodecsInWhichTheyDiffer) {
 TEST(SetCodecs, LeavesSmallTensorsAloneUnlessTheyAreNamed) {
   constexpr std::uint64_t kLeast = service::kCompressedBytesMin / sizeof(float);
   Layout layout = LayoutOf({kLeast, kLeast - 1, 8, kLeast});
-  const std::vector<std::optional<Codec>> each = {std::nullopt, std::nullopt,
-                                                  Codec(Codec::kBFloat16), Codec(Codec::kNone)};
+  const std::vector<std::optional<CodecChoice>> each = {
+      std::nullopt, std::nullopt, Codec(Codec::kBFloat16), Codec(Codec::kNone)};
   ASSERT_TRUE(service::SetCodecs(layout, Codec::kInt8, each, false).ok());
   EXPECT_EQ(layout.tensors[0].codec, Codec(Codec::kInt8));
   EXPECT_FALSE(layout.tensors[0].keeps_codec);
@@ -136,7 +136,7 @@ TEST(SetCodecs, RefusesWhatCannotBeCompressed) {
   layout.tensors[1].dtype = DType::kBFloat16;
   ASSERT_TRUE(service::SetCodecs(layout, Codec::kInt8, {}, false).ok());
   EXPECT_EQ(layout.tensors[1].codec, Codec(Codec::kNone)) << "nobody named it";
-  const std::vector<std::optional<Codec>> each(2, Codec(Codec::kInt8));
+  const std::vector<std::optional<CodecChoice>> each(2, Codec(Codec::kInt8));
   Status status = service::SetCodecs(layout, Codec::kNone, each, false);
   ASSERT_EQ(status.code(), Code::kInvalidArgument);
   EXPECT_TEXT(status.error().text(), "tensor 1", "int8", "bfloat16");

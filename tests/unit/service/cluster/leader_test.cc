@@ -148,6 +148,23 @@ TEST(Leader, AJobThatGathersTooLongEndsEverywhereAndBeginsAnew) {
   EXPECT_EQ(meeting.leader().jobs_count(), 0U) << "the name and its seats are free";
 }
 
+TEST_F(Formed, ARankThatComesAfterTheLossWaitsForAsLongAsAJobMayGather) {
+  b_.follower.OnRankLost(JobId{7}, 1, "exited or was killed");
+  meeting_.Run();
+  // Nobody else comes: the others have heard of the loss.
+  meeting_.Attach(a_, Meeting::Rank(2, 0, 2));
+  meeting_.Run();
+  EXPECT_TEXT(a_.waits(), "1 of 2 ranks", "rank 1");
+  const TimeNs due = a_.follower.NextDeadline();
+  EXPECT_EQ(due, service::kFormingDefault);
+  a_.follower.Expire(due);
+  meeting_.Run();
+  EXPECT_EQ(a_.Told<service::JobFailed>().back().job, JobId{2});
+  EXPECT_EQ(a_.Told<service::JobFailed>().back().code, Code::kTimeout);
+  EXPECT_TEXT(a_.failure(), "1 of 2 ranks", "rank 1");
+  EXPECT_EQ(meeting_.leader().jobs_count(), 0U);
+}
+
 TEST_F(Formed, ALostRankEndsTheJobEverywhereWithItsName) {
   b_.follower.OnRankLost(JobId{7}, 1, "exited or was killed");
   meeting_.Run();

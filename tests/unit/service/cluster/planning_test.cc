@@ -339,7 +339,6 @@ const Runs kAsRanksSay = {{Codec::kInt8, 0, 1}, {Codec::kInt8, 2, 1}};
 TEST_F(PlanningTest, PlansCompressAsRanksAndThenAPersonSay) {
   for (const std::size_t node : {0U, 1U}) planning_.OnLayout(node, CompressedLayout(0), {});
   const auto request = Step<MakePlan>();
-  EXPECT_FALSE(request.route.halves) << "encodings are of whole sums";
   planning_.OnPlanMade(Made(request));
   PlanOffer offer = Step<PlanOffer>();
   EXPECT_EQ(offer.plan->codecs, kAsRanksSay);

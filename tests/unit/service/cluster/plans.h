@@ -49,8 +49,8 @@ inline service::NodeSeen SeenAt(std::uint64_t iteration, std::size_t tensors, do
 
 // What watch answers.
 inline Result<std::shared_ptr<const plan::Plan>> Made(const service::MakePlan& request) {
-  Result<plan::Plan> made =
-      plan::MakePlan(request.policy, request.profile, request.route, request.version);
+  Result<plan::Plan> made = plan::MakePlan(request.policy, request.profile, request.route,
+                                           request.version, {}, {}, request.codecs);
   if (!made) return made.error();
   return std::make_shared<const plan::Plan>(std::move(made).value());
 }

@@ -57,6 +57,7 @@ TEST(CheckSteering, TakesEveryValueThatThereIs) {
       {SteeringKind::kSends, kSendsClassMax},
       {SteeringKind::kCompress, SteeringValue({Codec::kTopK, 16})},
       {SteeringKind::kCompress, SteeringValue(Codec::kNone)},
+      {SteeringKind::kCompress, ChoiceValue(*ChoiceNamed("auto:int8,bf16"))},
       {SteeringKind::kEvict, 0},
       {SteeringKind::kEvict, transport::kMembersMax - 1},
   };

@@ -161,7 +161,7 @@ class Unmeasured final : public transport::NetworkTransport {
   void SetShare(std::uint32_t, const transport::Share&) override {}
   void CloseGroup(std::uint32_t, const std::string&) override {}
   void SendNotice(std::uint32_t, std::uint32_t, std::vector<std::byte>) override {}
-  void TakeNotices(std::vector<transport::Notice>&) override {}
+  void DrainNotices(std::vector<transport::Notice>&) override {}
   const transport::NetworkCounters& counters() const override { return counters_; }
 
  private:

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint32_t kLarge = 5000;  // elements: more than 16 KiB
 constexpr std::uint32_t kSmall = 300;
-constexpr std::uint32_t kElements = 2 * kLarge + kSmall;
+constexpr std::uint32_t kElementsInAll = 2 * kLarge + kSmall;
 
 struct CompressedFleet {
   explicit CompressedFleet(Codec codec, std::uint32_t rails = 1, std::uint64_t residuals = 0)
@@ -51,7 +51,7 @@ struct CompressedFleet {
   std::vector<float> Iterate() {
     ++iteration;
     for (ClientEnd* client : clients) {
-      for (std::size_t i = 0; i < kElements; ++i) {
+      for (std::size_t i = 0; i < kElementsInAll; ++i) {
         client->Elements<float>()[i] = Given(client->rank(), i);
       }
       for (std::uint32_t tensor = 0; tensor < 3; ++tensor) PostGradient(*client, *layout, tensor);
@@ -64,7 +64,7 @@ struct CompressedFleet {
     }
     const auto sums = [](const ClientEnd* client) {
       const auto elements = client->Elements<float>();
-      return std::vector<float>(elements.begin(), elements.begin() + kElements);
+      return std::vector<float>(elements.begin(), elements.begin() + kElementsInAll);
     };
     for (const ClientEnd* client : clients) EXPECT_EQ(sums(client), sums(clients[0]));
     return sums(clients[0]);
@@ -88,7 +88,7 @@ TEST(Compressed, LargeBlocksAreEncodedSmallOnesAndOtherTensorsAreExact) {
     CompressedFleet fleet(codec);
     const std::vector<float> sums = fleet.Iterate();
     double worst = 0;
-    for (std::size_t i = 0; i < kElements; ++i) {
+    for (std::size_t i = 0; i < kElementsInAll; ++i) {
       const double error = std::abs(double{sums[i]} - double{fleet.Sum(i)});
       if (i >= kLarge) {
         ASSERT_LE(error, 1e-6) << Name(codec) << " element " << i;
@@ -99,6 +99,22 @@ TEST(Compressed, LargeBlocksAreEncodedSmallOnesAndOtherTensorsAreExact) {
     EXPECT_LE(worst, 3 * transport::ErrorBound(codec) + 1e-6) << Name(codec);
     EXPECT_GT(worst, 3e-5) << Name(codec);
   }
+}
+
+TEST(Compressed, ResidualsThatTheServiceKeepsAreBookedOnTheFirstRankOnce) {
+  CompressedFleet fleet(Codec::kInt8);
+  fleet.Iterate();
+  fleet.AdoptPlan(Codec::kInt4, 2, 2);
+  fleet.Iterate();
+  for (std::size_t node = 0; node < 2; ++node) {
+    const auto allocated = fleet.cluster.node(node).rpc().Of<service::ResidualsAllocated>();
+    ASSERT_EQ(allocated.size(), 1U) << node;
+    EXPECT_EQ(allocated[0]->session, fleet.clients[node == 0 ? 0 : 2]->id());
+    EXPECT_EQ(allocated[0]->bytes, sizeof(float) * kElementsInAll);
+  }
+  CompressedFleet exact(Codec::kNone);
+  exact.Iterate();
+  EXPECT_TRUE(exact.cluster.node(0).rpc().Of<service::ResidualsAllocated>().empty());
 }
 
 TEST(Compressed, WhatIsLeftOutComesWithLaterIterations) {
@@ -143,14 +159,15 @@ TEST(Compressed, WhatIsLeftOutSurvivesAnotherPlanAndAnotherCodec) {
 
 // It outlives the service there, and can be saved.
 TEST(Compressed, WhatIsLeftOutIsKeptInTheMemoryOfTheLowestRankWithRoom) {
-  constexpr std::uint64_t kResiduals = (kElements * sizeof(float) + 63) / 64 * 64;
+  constexpr std::uint64_t kResiduals = (kElementsInAll * sizeof(float) + 63) / 64 * 64;
   CompressedFleet fleet(Codec::kInt4, 1, kResiduals);
   const std::vector<float> first = fleet.Iterate();
   const auto kept = [&fleet](std::size_t client) {
-    return fleet.clients[client]->Elements<float>().subspan(kResiduals / sizeof(float), kElements);
+    return fleet.clients[client]->Elements<float>().subspan(kResiduals / sizeof(float),
+                                                            kElementsInAll);
   };
   double worst = 0;
-  for (std::size_t i = 0; i < kElements; ++i) {
+  for (std::size_t i = 0; i < kElementsInAll; ++i) {
     ASSERT_EQ(kept(1)[i], 0) << "rank 0 of the same node has it";
     if (i >= kLarge) {
       ASSERT_EQ(kept(0)[i], 0) << i;
@@ -179,7 +196,7 @@ TEST(Compressed, NothingIsWhereAllRanksAreOnOneNode) {
   node.Settle();
   Adopt(node, job.id, CompressedFleet::PlanWith(Codec::kInt4, 1));
   for (ClientEnd* client : clients) {
-    for (std::size_t i = 0; i < kElements; ++i) client->Elements<float>()[i] = 0.1F;
+    for (std::size_t i = 0; i < kElementsInAll; ++i) client->Elements<float>()[i] = 0.1F;
     for (std::uint32_t tensor = 0; tensor < 3; ++tensor) PostGradient(*client, *layout, tensor);
   }
   node.Settle();

@@ -18,7 +18,7 @@ using headrace::support::counting;
 
 void* Allocate(std::size_t size, std::size_t alignment) {
   allocations += counting ? 1 : 0;
-  // Of a size that is a multiple of the alignment, as aligned_alloc wants it.
+  // aligned_alloc wants a size that is a multiple of the alignment.
   void* const memory =
       std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
   if (memory == nullptr) throw std::bad_alloc();

@@ -163,7 +163,7 @@ TEST_F(GpuOperations, AreLookedAtAtAPaceAndOnlyWhileOneIsAwaited) {
   node_->Advance(100 * kMicrosecond);
   for (const ClientEnd* rank : ranks_) ExpectOk(*rank, 1);
   EXPECT_FALSE(node_->TurnDispatch());
-  // Of an operation that has ended there may be a deadline left to look at, nothing sooner.
+  // An operation that has ended may have left a deadline to look at, nothing sooner.
   EXPECT_GT(node_->dispatch().NextDeadline(), node_->now + kSecond);
 }
 

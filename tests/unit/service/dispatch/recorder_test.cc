@@ -300,7 +300,7 @@ TEST(Recorder, CountsGradientsThatWaitAmongWhatIsOpen) {
   EXPECT_EQ(training.node.JobRow(JobId{1})->operations_open, 0U);
 }
 
-// Of the gap between two backward passes, what neither pass says it took.
+// The part of the gap between two backward passes that neither pass says it took.
 TEST(Recorder, ShowsTheTimeThatALoopSpendsElsewhere) {
   Training training;
   for (int iteration = 0; iteration < 4; ++iteration) {

@@ -36,7 +36,7 @@ TEST(RemoteShortPairs, TravelWithTheirAnnouncementWhenTheyAreShort) {
   EXPECT_EQ(world.cluster.node(0).JobRow(world.job.id)->sends_ended, 1U);
 }
 
-// Of all that travel like that, only so many bytes are on their way to a node; the others wait for
+// Only so many bytes that travel like that are on their way to a node; the others wait for
 // their receives at home.
 TEST(RemoteShortPairs, TravelAtOnceOnlyAsFarAsTheOtherNodeKeepsThem) {
   RemoteWorld world;

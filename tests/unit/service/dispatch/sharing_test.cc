@@ -132,7 +132,7 @@ TEST(Sharing, CutsEveryCollectiveIntoBlocksThatTogetherAreIt) {
       for (std::size_t rank = 0; rank < 2; ++rank) {
         ExpectOk(*a.ranks[rank], 1);
         std::span<float> memory = a.ranks[rank]->Elements<float>();
-        // Of a reduce-scatter only the rank's own part is its result.
+        // Only the rank's own part is the result of a reduce-scatter.
         if (kind == Collective::kReduceScatter)
           memory = memory.subspan(rank * kCount / 2, kCount / 2);
         results[shared ? 1 : 0][rank].assign(memory.begin(), memory.end());

@@ -72,7 +72,7 @@ TEST(Dispatch, TimesOutWithWhatAProcessWaitsForInAnotherJob) {
   node.Attach(kPairFor100Ms, 1);
   const JobSpec group{.id = JobId{2}, .name = "group", .world_size = 2};
   node.Attach(group, 0);
-  // Of the same process as rank 1 of the other job.
+  // The same process as rank 1 of the other job.
   ClientEnd& b = node.Attach(group, 1);
   b.Post(kSum);
   a.Post(kSum);

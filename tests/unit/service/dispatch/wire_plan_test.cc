@@ -32,7 +32,7 @@ TEST(WirePlan, KeepsWhatIsApartAsRunsOfOneBlock) {
   EXPECT_THAT(wire.blocks_of, ElementsAre(2, 1, 2));
 }
 
-// Of 5 bfloat16, 3 float32 and 4 bfloat16, in plans of units of 4 bytes.
+// A layout of 5 bfloat16, 3 float32 and 4 bfloat16, for plans of units of 4 bytes.
 service::Layout MixedLayout() {
   service::Layout layout;
   layout.tensors = {{.name = "a", .offset = 0, .count = 5, .dtype = DType::kBFloat16},

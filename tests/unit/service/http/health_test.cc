@@ -89,7 +89,7 @@ TEST(Health, NamesEveryThreadThatIsSilent) {
   EXPECT_EQ(health.Healthz().status, 503U);
   EXPECT_EQ(BodyOf(health.Healthz())["silent"][0]["name"], "watch");
   EXPECT_EQ(BodyOf(health.Readyz(State::kRunning))["answered_s"]["peers"], 5e-6);
-  // Of those that rpc would have asked nothing is known.
+  // Nothing is known of those that rpc would have asked.
   health.Update(ProbeAnswer{.dispatch_ns = -1, .lanes = {}, .parts = {{.name = "rpc"}}}, kUnix);
   const json says = BodyOf(health.Healthz());
   EXPECT_EQ(says["silent"].size(), 2U);

@@ -20,7 +20,7 @@ struct Visit {
   std::string head;  // status line and headers
   std::string body;
   int status() const;
-  // Of the header with that name; empty: there is none.
+  // The value of the header with that name; empty: there is none.
   std::string header(const std::string& name) const;
 };
 

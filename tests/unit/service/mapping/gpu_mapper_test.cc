@@ -143,7 +143,7 @@ TEST_F(GpuMapper, MapsForItsOwnGpuAloneWhereNoOtherReachesIt) {
   Discard(std::move(*memory));
 }
 
-// Of which the kernels wait for other nodes.
+// Collectives whose kernels wait for other nodes.
 TEST_F(GpuMapper, LetsTheDriverBeWhileCollectivesAreUnderWayAndMapsTheHostsMemoryMeanwhile) {
   Start();
   Result<SegmentMemory> held = Map(Granted(1));

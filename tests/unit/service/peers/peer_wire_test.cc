@@ -37,6 +37,10 @@ ReportTimesSeen Times() {
                                  .forward_s = {1e-3F, 0}}};
   told.seen.times.contention = 0.25;
   told.seen.costs = {{.startup_s = 1e-5, .s_per_byte = 1e-9}, {.startup_s = 2e-5, .s_per_byte = 0}};
+  told.seen.codecs = {{.codec = {Codec::kTopK, 3},
+                       .share = 0.25,
+                       .encode_s_per_byte = 1e-9,
+                       .decode_s_per_byte = 0}};
   return told;
 }
 
@@ -46,10 +50,11 @@ TEST(PlanWire, LayoutsPassWithAndWithoutAPolicy) {
   EXPECT_EQ(got.job, 7U);
   EXPECT_EQ(*got.layout, *sent.layout);
   EXPECT_FALSE(got.policy.has_value());
-  Layout named = *LayoutOf(1);
+  Layout named = *LayoutOf(2);
   named.names_hash = UINT64_MAX;
   named.tensors[0].codec = {Codec::kTopK, 3};
   named.tensors[0].keeps_codec = true;
+  named.tensors[1].allowed = ChoiceNamed("auto:int8,topk:4")->allowed;
   named.compress_after = 500;
   got =
       Passed(ReportLayout{.job = 7, .layout = std::make_shared<const Layout>(named), .policy = {}});
@@ -144,6 +149,8 @@ TEST(PlanWire, RefusesLayoutsThatAreNone) {
   ExpectRefused(Pass(honest, [&](Builder root) { first(root).setCodec(99); }), {"codec 99 of 0"});
   ExpectRefused(Pass(honest, [&](Builder root) { first(root).setCodecParameter(9); }),
                 {"codec 0 of 9"});
+  ExpectRefused(Pass(honest, [&](Builder root) { first(root).setAllowed(99); }),
+                {"codecs 63 to choose from"});
   ExpectRefused(Pass(honest, [](Builder root) { root.getReportLayout().setPolicy(99); }),
                 {"policy 99"});
   ExpectRefused(Pass(honest,
@@ -186,6 +193,11 @@ TEST(PlanWire, RefusesTimesThatAreNone) {
         told.seen.times.iterations[0].release_s.resize(kLayoutTensorsMax + 1);
       },
       [](ReportTimesSeen& told) { told.seen.times.iterations.resize(plan::kRecordedMax + 1); },
+      [](ReportTimesSeen& told) { told.seen.codecs[0].share = 2; },
+      [](ReportTimesSeen& told) { told.seen.codecs[0].decode_s_per_byte = NAN; },
+      [](ReportTimesSeen& told) {
+        told.seen.codecs.resize(kCodecCostsMax + 1, told.seen.codecs[0]);
+      },
       [](ReportTimesSeen& told) { told.seen.costs.resize(kLanesMax + 2); }};
   for (const auto& spoil : spoils) {
     ReportTimesSeen told = Times();

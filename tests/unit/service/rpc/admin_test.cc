@@ -40,8 +40,8 @@ class AdminTest : public testing::Test {
     bool found = false;
     const std::size_t count = stand.watch().Count<Event>();
     for (std::size_t i = 0; i < count; ++i) {
-      stand.watch().Look<Event>(i,
-                                [&](const Event& event) { found = found || event.text == text; });
+      stand.watch().Visit<Event>(i,
+                                 [&](const Event& event) { found = found || event.text == text; });
     }
     return found;
   }
@@ -56,7 +56,7 @@ TEST_F(AdminTest, SteersAJobOnOneNode) {
   ASSERT_EQ(Steer(stand, SteeringKind::kWeight, 3).code, Code::kOk);
   ASSERT_EQ(Steer(stand, SteeringKind::kPause).code, Code::kOk);
   ASSERT_TRUE(stand.dispatch().WaitFor<SteerJob>(2));
-  stand.dispatch().Look<SteerJob>(0, [&](const SteerJob& steer) {
+  stand.dispatch().Visit<SteerJob>(0, [&](const SteerJob& steer) {
     EXPECT_EQ(steer.job.value, rank.attached.job_id);
     EXPECT_EQ(steer.steering.kind, SteeringKind::kWeight);
     EXPECT_EQ(steer.steering.value, 3U);

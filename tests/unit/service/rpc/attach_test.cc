@@ -42,7 +42,7 @@ TEST_F(AttachTest, OpensASessionWithWhatTheKernelSays) {
   const Attached attached = caller.Attach({.rank = 1, .world_size = 3});
   ASSERT_EQ(attached.code, Code::kOk) << attached.text;
   EXPECT_EQ(attached.timeout_ms, 1234U) << "the service's default";
-  stand_.dispatch().Look<service::OpenSession>(0, [&attached](const service::OpenSession& open) {
+  stand_.dispatch().Visit<service::OpenSession>(0, [&attached](const service::OpenSession& open) {
     ASSERT_NE(open.session, nullptr);
     const service::SessionIdentity& identity = open.session->identity();
     EXPECT_EQ(identity.id.value, attached.session_id);
@@ -142,7 +142,7 @@ TEST_F(AttachTest, SaysToPeopleWhoWasRefusedButNotForever) {
     EXPECT_EQ(caller.Attach({.job = "two words"}).code, Code::kInvalidArgument);
   }
   EXPECT_EQ(stand_.watch().Count<service::Event>(), 4U);
-  stand_.watch().Look<service::Event>(
+  stand_.watch().Visit<service::Event>(
       0, [this](const service::Event& event) { EXPECT_VARYING_TEXT(event.text, own_pid_); });
 }
 
@@ -151,7 +151,7 @@ TEST(AttachLimit, TellsConnectionsBeyondTheLimit) {
   ControlStand stand({.connections_max = 4});
   std::vector<std::unique_ptr<Caller>> callers;
   std::vector<Attached> sessions;  // a session that is dropped is a rank that is lost
-  // Of four connections one user gets three.
+  // One user gets three of four connections.
   for (std::uint32_t rank = 0; rank < 3; ++rank) {
     callers.push_back(std::make_unique<Caller>(loop, stand.socket_path()));
     sessions.push_back(callers.back()->Attach({.rank = rank, .world_size = 8}));

@@ -36,7 +36,7 @@ template <typename Kind, typename Message>
 Kind Last(WatchedInbox<Message>& inbox) {
   Kind last{};
   const std::size_t count = inbox.template Count<Kind>();
-  if (count > 0) inbox.template Look<Kind>(count - 1, [&last](const Kind& each) { last = each; });
+  if (count > 0) inbox.template Visit<Kind>(count - 1, [&last](const Kind& each) { last = each; });
   return last;
 }
 

@@ -49,7 +49,7 @@ TEST_F(DeviceCallsTest, GoToWatchAsTheyCameAndThenToDispatch) {
   const Numbered answer = Register(Honest());
   ASSERT_EQ(answer.code, Code::kOk) << answer.text;
   EXPECT_EQ(answer.number, 0U);
-  stand_->mapping().Look<service::MapDeviceSegment>(0, [](const service::MapDeviceSegment& map) {
+  stand_->mapping().Visit<service::MapDeviceSegment>(0, [](const service::MapDeviceSegment& map) {
     EXPECT_EQ(map.handle.kind, DeviceHandleKind::kPosixFds);
     EXPECT_EQ(map.handle.device[15], 'g');
     EXPECT_EQ(map.handle.size, 2 * kPiece);
@@ -77,7 +77,7 @@ TEST_F(DeviceCallsTest, TakeALegacyHandleWithItsBytes) {
   claim.legacy = std::string(64, 'l');
   const Numbered answer = Register(claim);
   ASSERT_EQ(answer.code, Code::kOk) << answer.text;
-  stand_->mapping().Look<service::MapDeviceSegment>(0, [](const service::MapDeviceSegment& map) {
+  stand_->mapping().Visit<service::MapDeviceSegment>(0, [](const service::MapDeviceSegment& map) {
     EXPECT_EQ(map.handle.kind, DeviceHandleKind::kLegacyIpc);
     EXPECT_EQ(map.handle.offset, 512U);
     EXPECT_EQ(map.handle.legacy[63], 'l');

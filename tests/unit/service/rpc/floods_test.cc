@@ -78,7 +78,7 @@ TEST_F(FloodsTest, WhoeverSendsNothingButResolvesLosesTheConnection) {
   while ((size = ::recv(fd.get(), &byte, 1, 0)) > 0) continue;
   EXPECT_TRUE(size == 0 || errno == ECONNRESET) << errno;
   ASSERT_TRUE(stand_.watch().WaitFor<service::Event>(1));
-  stand_.watch().Look<service::Event>(0, [](const service::Event& event) {
+  stand_.watch().Visit<service::Event>(0, [](const service::Event& event) {
     EXPECT_EQ(event.code, Code::kExhausted);
     EXPECT_VARYING_TEXT(event.text);
   });

@@ -156,7 +156,7 @@ TEST_F(HostileClientTest, NeverReadsItsAnswers) {
   EXPECT_LT(sent, kSentMax);
   EXPECT_TRUE(errno == EPIPE || errno == ECONNRESET) << errno;
   ASSERT_TRUE(stand_.watch().WaitFor<service::Event>(1));
-  stand_.watch().Look<service::Event>(0, [](const service::Event& event) {
+  stand_.watch().Visit<service::Event>(0, [](const service::Event& event) {
     EXPECT_EQ(event.code, Code::kExhausted);
     // How much is not read depends on the socket; what is allowed does not.
     const std::string allowed = std::to_string(service::kUnreadBytesMax);

@@ -84,7 +84,7 @@ TEST_F(LayoutCallsTest, DispatchGetsTheLayoutInForwardOrderFromItsLowestTensorOn
                                       .codecs = {"", "bf16"},
                                       .residuals = 1024});
   ASSERT_EQ(answer.code, Code::kOk) << answer.text;
-  stand_.dispatch().Look<service::SetLayout>(0, [this](const service::SetLayout& set) {
+  stand_.dispatch().Visit<service::SetLayout>(0, [this](const service::SetLayout& set) {
     EXPECT_EQ(set.session, rank_.id);
     EXPECT_EQ(set.first.value, 1U);
     ASSERT_NE(set.layout, nullptr);
@@ -104,7 +104,7 @@ TEST_F(LayoutCallsTest, TakesTensorsOfSeveralTypes) {
   Register(rank_, {At(0), half});
   const Answered answer = Set(rank_, {.first = 0, .count = 2});
   ASSERT_EQ(answer.code, Code::kOk) << answer.text;
-  stand_.dispatch().Look<service::SetLayout>(0, [](const service::SetLayout& set) {
+  stand_.dispatch().Visit<service::SetLayout>(0, [](const service::SetLayout& set) {
     EXPECT_EQ(set.layout->tensors[0].dtype, DType::kFloat32);
     EXPECT_EQ(set.layout->tensors[1].dtype, DType::kBFloat16);
     EXPECT_EQ(set.layout->tensors[1].Bytes(), 16U);
@@ -164,7 +164,7 @@ TEST_F(LayoutCallsTest, RefusesAnotherLayoutOrPolicyThanTheOtherRanks) {
   ExpectRefused(other_, {.first = 2, .count = 2, .codecs = {"", "int8"}}, Code::kMismatch,
                 {"rank 0", "rank 1", "w32", "int8"});
   ASSERT_EQ(stand_.dispatch().Count<service::JobFailed>(), 1U) << "gradients can never move";
-  stand_.dispatch().Look<service::JobFailed>(0, [](const service::JobFailed& failed) {
+  stand_.dispatch().Visit<service::JobFailed>(0, [](const service::JobFailed& failed) {
     EXPECT_EQ(failed.code, Code::kMismatch);
     EXPECT_VARYING_TEXT(failed.cause, "tensor 1");
   });

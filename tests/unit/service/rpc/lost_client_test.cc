@@ -24,7 +24,7 @@ namespace {
 
 void ExpectLost(ControlStand& stand, const std::string& cause) {
   ASSERT_TRUE(stand.dispatch().WaitFor<service::CloseSession>(1, kSecond)) << "within a second";
-  stand.dispatch().Look<service::CloseSession>(0, [&cause](const service::CloseSession& closed) {
+  stand.dispatch().Visit<service::CloseSession>(0, [&cause](const service::CloseSession& closed) {
     EXPECT_FALSE(closed.orderly);
     EXPECT_EQ(closed.cause, cause);
   });

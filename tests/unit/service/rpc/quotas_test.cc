@@ -81,6 +81,19 @@ TEST(Quotas, MemoryIsTheSumOfAllSessionsOfAUid) {
   EXPECT_TRUE(quotas.ReserveMemory(SessionId{2}, 60).ok());
 }
 
+TEST(Quotas, WhatTheServiceHoldsForASessionCountsEvenBeyondTheLimit) {
+  Quotas quotas({.memory = 100});
+  quotas.Open(SessionId{1}, 1000);
+  EXPECT_TRUE(quotas.ReserveMemory(SessionId{1}, 60).ok());
+  quotas.BookMemory(SessionId{1}, 60);
+  quotas.BookMemory(SessionId{2}, 60);  // it has left meanwhile
+  EXPECT_EQ(quotas.usages().at(1000).memory, 120U);
+  ExpectExhausted(quotas.ReserveMemory(SessionId{1}, 1), "beside the 120 that uid 1000 has");
+  quotas.Close(SessionId{1});
+  quotas.Open(SessionId{3}, 1000);
+  EXPECT_TRUE(quotas.ReserveMemory(SessionId{3}, 100).ok()) << "all went with the session";
+}
+
 TEST(Quotas, SumsThatWouldOverflowAreRefused) {
   Quotas quotas({.memory = UINT64_MAX - 1});
   quotas.Open(SessionId{1}, 1);

@@ -30,7 +30,7 @@ TEST_F(SessionCallsTest, HandsAMappedSegmentToDispatch) {
   const Numbered answer = Register();
   ASSERT_EQ(answer.code, Code::kOk) << answer.text;
   memory_.mapping.data()[5] = std::byte{42};
-  stand_->dispatch().Look<service::AddSegment>(0, [this](const service::AddSegment& added) {
+  stand_->dispatch().Visit<service::AddSegment>(0, [this](const service::AddSegment& added) {
     EXPECT_EQ(added.session, id_);
     ASSERT_EQ(added.memory.size(), kSize);
     EXPECT_EQ(added.memory.data()[5], std::byte{42}) << "the same memory";
@@ -77,7 +77,7 @@ TEST_F(SessionCallsTest, SaysHowMuchOfASegmentIsMapped) {
   EXPECT_EQ(ask(), 0U);
   service::RequestToken token = 0;
   ASSERT_TRUE(stand_->mapping().WaitFor<service::MapSegment>(1));
-  stand_->mapping().Look<service::MapSegment>(0, [&token, this](const service::MapSegment& map) {
+  stand_->mapping().Visit<service::MapSegment>(0, [&token, this](const service::MapSegment& map) {
     token = map.token;
     EXPECT_EQ(map.session, id_);
     EXPECT_EQ(map.uid, ::getuid());
@@ -97,7 +97,7 @@ TEST_F(SessionCallsTest, CancelsAMappingWithItsSession) {
   auto pending = request.send();
   EXPECT_EQ(caller_->Leave(session_).code, Code::kOk);
   ASSERT_TRUE(stand_->mapping().WaitFor<service::CancelMapping>(1));
-  stand_->mapping().Look<service::CancelMapping>(
+  stand_->mapping().Visit<service::CancelMapping>(
       0, [this](const service::CancelMapping& cancel) { EXPECT_EQ(cancel.session, id_); });
 }
 
@@ -123,7 +123,7 @@ TEST_F(SessionCallsTest, ThrowsAMappingAwayThatComesAfterTheEnd) {
   EXPECT_EQ(caller_->Leave(session_).code, Code::kOk);
   ASSERT_TRUE(stand_->mapping().WaitFor<service::MapSegment>(1));
   service::RequestToken token = 0;
-  stand_->mapping().Look<service::MapSegment>(
+  stand_->mapping().Visit<service::MapSegment>(
       0, [&token](const service::MapSegment& map) { token = map.token; });
   ASSERT_TRUE(stand_->rpc().Send(service::SegmentMapped{
       .token = token,
@@ -161,7 +161,7 @@ TEST_F(SessionCallsTest, RegistersAllTensorsOrNone) {
   EXPECT_EQ(stand_->dispatch().Count<service::AddTensors>(), 0U);
   EXPECT_EQ(caller_->RegisterTensors(session_, {At(0), At(32)}).number, 0U);
   EXPECT_EQ(caller_->RegisterTensors(session_, {At(64)}).number, 2U);
-  stand_->dispatch().Look<service::AddTensors>(0, [this](const service::AddTensors& added) {
+  stand_->dispatch().Visit<service::AddTensors>(0, [this](const service::AddTensors& added) {
     EXPECT_EQ(added.session, id_);
     ASSERT_EQ(added.tensors.size(), 2U);
     EXPECT_EQ(added.tensors[1].offset, 32U);
@@ -196,7 +196,7 @@ TEST_F(SessionCallsTest, TakesNothingWhileDispatchIsBehind) {
 TEST_F(SessionCallsTest, LeavesInOrderAndMayAttachAgain) {
   Begin();
   EXPECT_EQ(caller_->Leave(session_).code, Code::kOk);
-  stand_->dispatch().Look<service::CloseSession>(0, [this](const service::CloseSession& closed) {
+  stand_->dispatch().Visit<service::CloseSession>(0, [this](const service::CloseSession& closed) {
     EXPECT_EQ(closed.session, id_);
     EXPECT_TRUE(closed.orderly);
     EXPECT_TEXT(closed.cause);
@@ -211,7 +211,7 @@ TEST_F(SessionCallsTest, AnswersWithTheCauseAfterDispatchGaveTheSessionUp) {
   ASSERT_TRUE(stand_->rpc().Send(service::SessionBroken{
       .session = id_, .error = Error(Code::kCorrupt, "its ring holds garbage")}));
   ASSERT_TRUE(stand_->dispatch().WaitFor<service::CloseSession>(1));
-  stand_->dispatch().Look<service::CloseSession>(0, [](const service::CloseSession& closed) {
+  stand_->dispatch().Visit<service::CloseSession>(0, [](const service::CloseSession& closed) {
     EXPECT_FALSE(closed.orderly);
     EXPECT_EQ(closed.cause, "its ring holds garbage");
   });

@@ -96,7 +96,7 @@ void ControlStand::Answer(service::WatchMessage& message) {
 
 void ControlStand::Answer(service::MappingMessage& message) {
   if (const auto* device = std::get_if<service::MapDeviceSegment>(&message); device != nullptr) {
-    // Of nothing here a GPU's memory can be made; who asks does not see the difference.
+    // There is no GPU's memory here; who asks does not see the difference.
     Result<service::SegmentMemory> memory =
         service::ToSegmentMemory(Mapping::Anonymous(device->handle.size));
     if (options_.device_refusal) memory = *options_.device_refusal;

@@ -66,7 +66,7 @@ class WatchedInbox final : public service::InboxWriter<Message> {
   }
   // Looks at the message of this kind that came as number `index`.
   template <typename Kind>
-  void Look(std::size_t index, const std::function<void(const Kind&)>& look) {
+  void Visit(std::size_t index, const std::function<void(const Kind&)>& look) {
     const std::lock_guard lock(mutex_);
     for (const Message& message : messages_) {
       const Kind* kind = std::get_if<Kind>(&message);

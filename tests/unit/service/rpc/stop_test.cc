@@ -35,12 +35,12 @@ TEST(Stop, DrainsOnSigtermAndExitsWithZero) {
   stand.Signal(SIGTERM);
   EXPECT_EQ(stand.WaitForExit(), 0);
   EXPECT_EQ(stand.BoardRow().state, static_cast<std::uint32_t>(ipc::ServiceState::kStopped));
-  stand.dispatch().Look<service::Drain>(0, [now](const service::Drain& drain) {
+  stand.dispatch().Visit<service::Drain>(0, [now](const service::Drain& drain) {
     EXPECT_GE(drain.deadline_ns, now + kSecond);
     EXPECT_LT(drain.deadline_ns, now + 11 * kSecond);
   });
   ASSERT_EQ(stand.dispatch().Count<service::CloseSession>(), 1U);
-  stand.dispatch().Look<service::CloseSession>(0, [](const service::CloseSession& closed) {
+  stand.dispatch().Visit<service::CloseSession>(0, [](const service::CloseSession& closed) {
     EXPECT_TRUE(closed.orderly);
     EXPECT_TEXT(closed.cause);
   });
@@ -61,7 +61,7 @@ TEST(Stop, RefusesNewSessionsWhileDraining) {
     EXPECT_EQ(again.Attach({}).code, Code::kUnavailable);
   }
   int refusals = 0;
-  stand.watch().Look<service::Event>(0, [&refusals](const service::Event& event) {
+  stand.watch().Visit<service::Event>(0, [&refusals](const service::Event& event) {
     refusals += event.code == Code::kUnavailable ? 1 : 0;
   });
   EXPECT_EQ(refusals, 1) << "ranks that wait for the next service ask again and again";

@@ -105,9 +105,9 @@ class NcclTest : public ::testing::Test {
   const cuda_double::Doubled cuda_ = cuda_double::LoadDouble();
   const nccl_double::DoubledNccl nccl_ = nccl_double::LoadDouble();
   std::unique_ptr<Gpus> gpus_;
-  // Of ids that nobody came to: they stay, as with NCCL.
+  // Ids that nobody came to stay, as with NCCL.
   std::uint64_t ids_abandoned_ = 0;
-  // Of those whose ranks may have been aborted before they came to it.
+  // Ids whose ranks may have been aborted before they came to them.
   std::uint64_t ids_perhaps_abandoned_ = 0;
 
  private:

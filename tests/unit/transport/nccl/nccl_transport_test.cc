@@ -350,7 +350,7 @@ TEST_F(NcclTransportTest, EndsWhatIsUnderWayWithTheErrorThatNcclTells) {
   nccl_.fail("error", 5, 6);
   const Completion completion = Run(*transport_, transfer);
   EXPECT_EQ(completion.code, Code::kPeerLost);
-  // Of whichever rank noticed it first.
+  // The cause is that of whichever rank noticed it first.
   EXPECT_NE(completion.cause.find("NCCL"), std::string::npos) << completion.cause;
   // The transfer ends when its kernels have seen the abort; NCCL counts it when the call returns.
   while (nccl_.Counts().aborted == aborted) std::this_thread::yield();
@@ -369,7 +369,7 @@ TEST_F(NcclTransportTest, EndsATransferWhoseCallsAreRefused) {
   nccl_.fail("ncclAllReduce", 2, 4);
   Completion completion = Run(*transport_, transfer);
   EXPECT_EQ(completion.code, Code::kInvalidArgument);
-  // Of whichever GPU's launch thread came second.
+  // The cause is that of whichever GPU's launch thread came second.
   for (const char* each : {"all_reduce", "10 float32", "NCCL"}) {
     EXPECT_NE(completion.cause.find(each), std::string::npos) << completion.cause;
   }

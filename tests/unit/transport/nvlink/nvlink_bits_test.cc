@@ -23,7 +23,7 @@ class NvlinkBits : public LaneOfGpus, public ::testing::WithParamInterface<int> 
     LaneOfGpus::TearDown();
   }
 
-  // Of memory on the host, by way of the GPUs.
+  // Runs a transfer of memory on the host, by way of the GPUs.
   Completion RunStaged(const Transfer& transfer) {
     EXPECT_EQ(staged_->Post(transfer, MonotonicNow()), PostResult::kAccepted);
     std::vector<Completion> completions;

@@ -75,7 +75,7 @@ class NvlinkMulticast : public LaneOfGpus {
       }
     }
   }
-  // Of 3 members.
+  // The sum over 3 members.
   static float SumAt(std::uint64_t k) { return static_cast<float>(6 + 3 * (k % 5)); }
 
   void Run(const Transfer& transfer) {

@@ -31,7 +31,7 @@ Transfer Of(Collective kind, std::uint64_t count, const std::vector<int>& device
 struct Given {
   std::uint64_t piece;
   std::int8_t gpu;
-  Span span;
+  GpuRange span;
 };
 
 std::vector<Given> All(const Transfer& transfer, std::size_t piece_size = kPieceSize) {
@@ -39,7 +39,7 @@ std::vector<Given> All(const Transfer& transfer, std::size_t piece_size = kPiece
   std::vector<Given> given;
   for (std::uint64_t piece = 0; piece < layout.pieces_count(); ++piece) {
     for (std::uint32_t place = 0; place < layout.gpus_count(); ++place) {
-      layout.ForEachSpan(transfer, piece, place, [&](const Span& span) {
+      layout.ForEachRange(transfer, piece, place, [&](const GpuRange& span) {
         given.push_back({piece, layout.gpu(place), span});
       });
     }
@@ -56,7 +56,7 @@ Written WrittenBy(const Transfer& transfer, std::size_t piece_size) {
   for (std::uint64_t piece = 0; piece < layout.pieces_count(); ++piece) {
     for (std::uint32_t place = 0; place < layout.gpus_count(); ++place) {
       const Buffers buffers = layout.BuffersOf(transfer, place);
-      layout.ForEachSpan(transfer, piece, place, [&](const Span& span) {
+      layout.ForEachRange(transfer, piece, place, [&](const GpuRange& span) {
         for (std::uint32_t o = span.first_output; o < span.first_output + span.outputs_count; ++o) {
           const bool packed = (buffers.packed_outputs >> o & 1U) != 0;
           const std::uint64_t offset = packed ? span.packed_offset : span.offset;

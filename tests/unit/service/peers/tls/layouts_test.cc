@@ -59,7 +59,7 @@ class TlsLayouts : public TlsStand {
   void ExpectToMeet(const PeerSecurityOptions& one, const PeerSecurityOptions& other) {
     const auto a = Make(one);
     const auto b = Make(other);
-    auto [accepted, connected] = Meet(*a, *b);
+    auto [accepted, connected] = Handshake(*a, *b);
     ASSERT_TRUE(accepted.ok()) << accepted.error().text();
     ASSERT_TRUE(connected.ok()) << connected.error().text();
     EXPECT_TRUE(CheckPeerName(*accepted, other.node_name).ok());
@@ -177,7 +177,7 @@ TEST_F(TlsLayouts, BelievesEveryAuthorityOfTheFile) {
   ExpectToMeet(Files("of-old", "of-old", "ca.crt"), Files("of-new", "of-new", "ca.crt"));
   const auto narrow = Make(Files("of-old", "of-old", "old.crt"));
   const auto wide = Make(Files("of-new", "of-new", "ca.crt"));
-  auto [accepted, connected] = Meet(*narrow, *wide);
+  auto [accepted, connected] = Handshake(*narrow, *wide);
   ExpectRefused(accepted, Code::kPermissionDenied, {"\"new\""});
 }
 

@@ -49,18 +49,18 @@ TEST_F(TlsLimits, HoldsNoMoreThanSoManyHandshakesOpen) {
     silent.push_back(kj::mv(pipe.ends[0]));
     answers.push_back(a->Accept(kj::mv(pipe.ends[1])));
   }
-  auto [accepted, connected] = Meet(*a, *b);
+  auto [accepted, connected] = Handshake(*a, *b);
   ExpectRefused(accepted, Code::kExhausted, {"128"});
   EXPECT_FALSE(connected.ok());
   answers.clear();
-  auto [again, ignored] = Meet(*a, *b);
+  auto [again, ignored] = Handshake(*a, *b);
   EXPECT_TRUE(again.ok()) << again.error().text();
 }
 
 TEST_F(TlsLimits, SpeaksPlainTextOnLoopbackWithoutAWord) {
   const auto a = Make(Plain("a"));
   const auto b = Make(Plain("b"));
-  auto [accepted, connected] = Meet(*a, *b);
+  auto [accepted, connected] = Handshake(*a, *b);
   ASSERT_TRUE(accepted.ok()) << accepted.error().text();
   ASSERT_TRUE(connected.ok()) << connected.error().text();
   EXPECT_FALSE(accepted->encrypted);

@@ -31,8 +31,8 @@ class TlsRenewalTest : public TlsStand {
     now_unix_s_ += time / kj::SECONDS;
     io_.waitScope.poll();
   }
-  // Long enough for a look.
-  void Look() { Pass(kCertificateLook); }
+  // Until files have been checked for changes.
+  void AwaitCheck() { Pass(kCertificateCheckInterval); }
 
   static void Copy(const PeerSecurityOptions& from, const PeerSecurityOptions& to) {
     for (const auto& [source, target] : {std::pair{from.authority_path, to.authority_path},
@@ -63,12 +63,12 @@ TEST_F(TlsRenewalTest, NewConnectionsUseFilesThatHaveChangedAndOpenOnesStay) {
   const auto a = MakeWatched(own);
   auto watching = a->WatchFiles().eagerlyEvaluate(nullptr);
   const auto peer = Make(Node("b"));
-  auto [accepted, connected] = Meet(*a, *peer);
+  auto [accepted, connected] = Handshake(*a, *peer);
   ASSERT_TRUE(accepted.ok() && connected.ok());
   EXPECT_FALSE(GetsOnWith(*a, "new"));
 
   Copy(Node("a", "new"), own);
-  Look();
+  AwaitCheck();
   EXPECT_TRUE(GetsOnWith(*a, "new"));
   EXPECT_FALSE(GetsOnWith(*a, "ca"));
   EXPECT_EQ(logged_.size(), 1U);
@@ -83,7 +83,7 @@ TEST_F(TlsRenewalTest, ReadsNothingWhileNothingChanges) {
   const auto a = MakeWatched(Node("a"));
   const std::int64_t loaded_unix_s = state_.loaded_unix_s;
   auto watching = a->WatchFiles().eagerlyEvaluate(nullptr);
-  for (int i = 0; i < 10; ++i) Look();
+  for (int i = 0; i < 10; ++i) AwaitCheck();
   EXPECT_EQ(state_.loaded_unix_s, loaded_unix_s);
   EXPECT_TRUE(logged_.empty());
 }
@@ -114,7 +114,7 @@ TEST_F(TlsRenewalTest, FollowsAFolderThatIsExchangedAsAWhole) {
   EXPECT_TRUE(GetsOnWith(*a, "ca"));
   publish(Node("a", "new"), "..2026_01_02");
   fs::remove_all(mount + "/..2026_01_01");
-  Look();
+  AwaitCheck();
   EXPECT_TRUE(GetsOnWith(*a, "new"));
   EXPECT_TRUE(alerts_.empty());
 }
@@ -129,29 +129,29 @@ TEST_F(TlsRenewalTest, KeepsTheFormerFilesWhileNewOnesAreBadAndSaysWhy) {
 
   // Half written: the key is not there yet, and the certificate is not whole.
   ASSERT_TRUE(ctl::WriteText(own.certificate_path, whole.substr(0, 200), 0644, true).ok());
-  Look();
+  AwaitCheck();
   EXPECT_TRUE(alerts_.empty()) << "whoever writes may be in the middle of it";
   EXPECT_TRUE(GetsOnWith(*a, "ca"));
-  Look();
+  AwaitCheck();
   ASSERT_EQ(alerts_.size(), 1U);
   EXPECT_VARYING_TEXT(alerts_[0]);
   EXPECT_NE(state_.refused.find(own.certificate_path), std::string::npos) << state_.refused;
-  Look();
+  AwaitCheck();
   EXPECT_EQ(alerts_.size(), 1U);
 
   // Whole, of another key.
   ASSERT_TRUE(ctl::WriteText(own.certificate_path, whole, 0644, true).ok());
-  Look();
-  Look();
+  AwaitCheck();
+  AwaitCheck();
   ASSERT_EQ(alerts_.size(), 2U);
   EXPECT_VARYING_TEXT(alerts_[1]);
   EXPECT_TRUE(GetsOnWith(*a, "ca"));
 
   fs::remove(own.key_path);
-  Look();
+  AwaitCheck();
   EXPECT_TRUE(GetsOnWith(*a, "ca"));
   Copy(next, own);
-  Look();
+  AwaitCheck();
   EXPECT_TRUE(GetsOnWith(*a, "new"));
   EXPECT_EQ(state_.refused, "");
   EXPECT_EQ(alerts_.size(), 2U);
@@ -162,8 +162,8 @@ TEST_F(TlsRenewalTest, RepeatsDailyThatFilesAreNotUsed) {
   const auto a = MakeWatched(own);
   auto watching = a->WatchFiles().eagerlyEvaluate(nullptr);
   fs::remove(own.key_path);
-  Look();
-  Look();
+  AwaitCheck();
+  AwaitCheck();
   EXPECT_EQ(alerts_.size(), 1U);
   Pass(23 * kj::HOURS);
   EXPECT_EQ(alerts_.size(), 1U);
@@ -188,7 +188,7 @@ TEST_F(TlsRenewalTest, AnnouncesTheEndDailyFromAMonthAhead) {
   EXPECT_EQ(state_.warn_from_unix_s, state_.until_unix_s - 30 * kDay);
   auto watching = a->WatchFiles().eagerlyEvaluate(nullptr);
   now_unix_s_ = state_.until_unix_s - 30 * kDay - 3600;
-  Look();
+  AwaitCheck();
   EXPECT_TRUE(alerts_.empty());
   Pass(2 * kj::HOURS);
   ASSERT_EQ(alerts_.size(), 1U);
@@ -198,7 +198,7 @@ TEST_F(TlsRenewalTest, AnnouncesTheEndDailyFromAMonthAhead) {
   Pass(1 * kj::HOURS);
   EXPECT_EQ(alerts_.size(), 2U);
   now_unix_s_ = state_.until_unix_s;
-  Look();
+  AwaitCheck();
   ASSERT_EQ(alerts_.size(), 3U);
   EXPECT_VARYING_TEXT(alerts_[2]);
 }

@@ -84,7 +84,7 @@ class TlsStand : public testing::Test {
   }
 
   // Both ends do what they do; both answers.
-  std::pair<Answer, Answer> Meet(PeerSecurity& accepting, PeerSecurity& connecting) {
+  std::pair<Answer, Answer> Handshake(PeerSecurity& accepting, PeerSecurity& connecting) {
     auto ends = Connection();
     auto accepted = accepting.Accept(kj::mv(ends.first));
     auto connected = connecting.Connect(kj::mv(ends.second), "node-b:7733");

@@ -9,7 +9,7 @@ namespace {
 TEST_F(TlsStand, KnowsBothNodesByTheirCertificatesAndCarriesWhatTheySay) {
   const auto a = Make(Node("a"));
   const auto b = Make(Node("b"));
-  auto [accepted, connected] = Meet(*a, *b);
+  auto [accepted, connected] = Handshake(*a, *b);
   ASSERT_TRUE(accepted.ok()) << accepted.error().text();
   ASSERT_TRUE(connected.ok()) << connected.error().text();
   EXPECT_EQ(accepted->node_names, std::vector<std::string>{"b"});
@@ -33,7 +33,7 @@ TEST_F(TlsStand, KnowsBothNodesByTheirCertificatesAndCarriesWhatTheySay) {
 TEST_F(TlsStand, StreamsOutliveWhoMadeThem) {
   auto a = Make(Node("a"));
   auto b = Make(Node("b"));
-  auto [accepted, connected] = Meet(*a, *b);
+  auto [accepted, connected] = Handshake(*a, *b);
   ASSERT_TRUE(accepted.ok() && connected.ok());
   a.reset();
   b.reset();
@@ -55,7 +55,7 @@ TEST_F(TlsStand, RefusesACertificateOfAnotherAuthorityAtBothEnds) {
   MakeAuthority("other");
   const auto a = Make(Node("a"));
   const auto stranger = Make(Node("s", "other"));
-  auto [accepted, connected] = Meet(*a, *stranger);
+  auto [accepted, connected] = Handshake(*a, *stranger);
   ExpectRefused(connected, Code::kPermissionDenied,
                 {"node-b:7733", "\"a\"", "headracectl certs node a"});
   ExpectRefused(accepted, Code::kPermissionDenied, {"127.0.0.1:"});
@@ -143,7 +143,7 @@ TEST_F(TlsStand, RefusesACertificateThatDoesNotNameTheService) {
 TEST_F(TlsStand, RefusesANameThatIsNotTheCertificates) {
   const auto a = Make(Node("a"));
   const auto b = Make(Node("b"));
-  auto [accepted, connected] = Meet(*a, *b);
+  auto [accepted, connected] = Handshake(*a, *b);
   ASSERT_TRUE(accepted.ok());
   EXPECT_TRUE(CheckPeerName(*accepted, "b").ok());
   const Status refused = CheckPeerName(*accepted, "c\x1b[2J");
@@ -155,10 +155,10 @@ TEST_F(TlsStand, RefusesANameThatIsNotTheCertificates) {
 TEST_F(TlsStand, SaysOnBothEndsThatOneSpeaksPlainText) {
   const auto sealed = Make(Node("a"));
   const auto plain = Make(Plain("b"));
-  auto [accepted, connected] = Meet(*sealed, *plain);
+  auto [accepted, connected] = Handshake(*sealed, *plain);
   ExpectRefused(accepted, Code::kPermissionDenied, {"127.0.0.1:", "headracectl certs node"});
   ExpectRefused(connected, Code::kPermissionDenied, {"node-b:7733"});
-  auto [plain_accepted, sealed_connected] = Meet(*plain, *sealed);
+  auto [plain_accepted, sealed_connected] = Handshake(*plain, *sealed);
   ExpectRefused(plain_accepted, Code::kPermissionDenied, {"127.0.0.1:"});
   ExpectRefused(sealed_connected, Code::kPermissionDenied, {"node-b:7733"});
 }
@@ -218,11 +218,11 @@ TEST_F(TlsStand, SaysSoWhenThePeerJustCloses) {
 TEST_F(TlsStand, LeavesNoDescriptorOpenAfterRefusals) {
   const auto sealed = Make(Node("a"));
   const auto plain = Make(Plain("b"));
-  Meet(*sealed, *plain);
+  Handshake(*sealed, *plain);
   const std::size_t before = OpenDescriptors();
   for (int i = 0; i < 100; ++i) {
-    Meet(*sealed, *plain);
-    Meet(*sealed, *sealed);
+    Handshake(*sealed, *plain);
+    Handshake(*sealed, *sealed);
   }
   EXPECT_EQ(OpenDescriptors(), before);
 }

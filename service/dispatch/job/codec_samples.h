@@ -1,0 +1,45 @@
+// What the codecs of a job's gradients cost this node, as the job's own transfers tell: what the
+// next plan is made from. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ipc/base/codec_cost.h"
+#include "transport/transport.h"
+
+namespace headrace::service {
+
+class CodecSamples {
+ public:
+  // What a transfer still weighs after the next one of its codec: about the last 50 count.
+  static constexpr double kKeep = 0.98;
+  // Fewer bytes say less than what was measured at the service's start.
+  static constexpr double kBytesMin = 4 << 20;
+
+  CodecSamples() { sums_.reserve(kCodecCostsMax); }
+
+  // A transfer of so many bytes of float32 has ended. A codec beyond kCodecCostsMax is left out.
+  void Add(const Codec& codec, double bytes, const transport::CodecUse& use);
+
+  // For each codec that was seen or measured, at most kCodecCostsMax.
+  std::vector<CodecCost> Costs(std::span<const CodecCost> measured,
+                               std::uint32_t nodes_count) const;
+
+ private:
+  struct Sums {
+    Codec codec;
+    double seen_bytes = 0;  // of all transfers
+    // Of these older ones fade.
+    double bytes = 0;
+    double encode_s = 0;
+    double decode_s = 0;
+    double plain_bytes = 0;
+    double sent_bytes = 0;
+  };
+
+  std::vector<Sums> sums_;
+};
+
+}  // namespace headrace::service

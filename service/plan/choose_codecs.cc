@@ -1,0 +1,222 @@
+#include "service/plan/choose_codecs.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "ipc/base/check.h"
+#include "service/plan/coded.h"
+#include "service/plan/exact.h"
+
+namespace headrace::plan {
+namespace {
+
+// Borders that are tried to begin with, of forward order and of sizes, before the best one is
+// narrowed down.
+constexpr std::size_t kBordersTried = 8;
+
+const Stage* StageBetweenNodes(const Route& route) {
+  const auto found =
+      std::ranges::find_if(route.stages, [](const Stage& stage) { return !stage.coded.empty(); });
+  return found == route.stages.end() ? nullptr : &*found;
+}
+
+// The stage alone, as one straight lane: what an assignment comes to there decides, and is quick to
+// compute.
+Route LaneBetweenNodes(const Stage& stage) {
+  const CostPiece plain = StageLine(stage).pieces.back();
+  Route route = AllReduceRoute(Affine(plain.startup_s, plain.s_per_byte));
+  route.halves = false;
+  Stage& lane = route.stages.front();
+  for (const CodedLines& coded : stage.coded) {
+    if (stage.rails.size() == 1) {
+      lane.coded.push_back(coded);
+      continue;
+    }
+    Stage as = stage;
+    as.coded.clear();
+    for (std::size_t rail = 0; rail < as.rails.size(); ++rail) {
+      const CostPiece last = coded.lines[rail].pieces.back();
+      as.rails[rail].line = Affine(last.startup_s, last.s_per_byte);
+    }
+    const CostPiece last = StageLine(as).pieces.back();
+    lane.coded.push_back({coded.cost, {Affine(last.startup_s, last.s_per_byte)}});
+  }
+  return route;
+}
+
+// None where no allowed codec has a cost.
+Codec FastestOf(const Stage& lane, const AllowedCodecs& allowed, std::uint64_t bytes) {
+  Codec fastest;
+  double fastest_s = 0;
+  for (const Codec& codec : allowed.List()) {
+    const CodedLines* const coded = FindCoded(lane, codec);
+    if (coded == nullptr) continue;
+    const double seconds = coded->lines.front().Seconds(bytes);
+    if (fastest != Codec::kNone && seconds >= fastest_s) continue;
+    fastest = codec;
+    fastest_s = seconds;
+  }
+  return fastest;
+}
+
+// Whether the forward pass waits for the last block: then sizes and orders of `exact` say nothing.
+bool HasBarrier(Policy policy) {
+  return policy == Policy::kBsp || policy == Policy::kWfbp || policy == Policy::kMgWfbp ||
+         policy == Policy::kDdp || policy == Policy::kHorovod;
+}
+
+class Chooser {
+ public:
+  Chooser(Policy policy, const Workload& work, Route lane, std::span<const Codec> must,
+          std::span<const Codec> may)
+      : policy_(HasBarrier(policy) ? policy : Policy::kExact),
+        work_(work),
+        lane_(std::move(lane)),
+        must_(must),
+        may_(may) {}
+
+  std::vector<Codec> Choose() {
+    // Of all of them, as long as the first `count` in forward order have at least `bytes`.
+    std::size_t count = work_.size();
+    std::uint64_t bytes = 0;
+    double best_s = std::min(Seconds(0, 0), Seconds(count, 0));
+    std::vector<std::size_t> borders;
+    for (std::size_t i = 1; i < kBordersTried; ++i) {
+      borders.push_back(std::max<std::size_t>(1, work_.size() * i / kBordersTried));
+      best_s = std::min(best_s, Seconds(borders.back(), 0));
+    }
+    const double enough_s = best_s * (1 + kCodecSlack);
+    if (Seconds(0, 0) <= enough_s) return With(0, 0);
+    // The fewest in forward order, then the fewest of those by size. More is faster, or nearly;
+    // what is not is found out at the end.
+    count = Least(1, work_.size(), [&](std::size_t each) { return Seconds(each, 0) <= enough_s; });
+    std::vector<std::uint64_t> sizes = work_.bytes;
+    std::ranges::sort(sizes, std::greater<>());
+    const std::size_t sizes_count = Least(1, sizes.size(), [&](std::size_t each) {
+      return Seconds(count, sizes[each - 1]) <= enough_s;
+    });
+    bytes = sizes[sizes_count - 1];
+    if (Seconds(count, bytes) <= enough_s) return With(count, bytes);
+    return FastestBorder(borders);
+  }
+
+ private:
+  // The least of first..last for which `holds`, where what holds for one holds for more.
+  template <typename Holds>
+  static std::size_t Least(std::size_t first, std::size_t last, Holds holds) {
+    while (first < last) {
+      const std::size_t middle = first + (last - first) / 2;
+      if (holds(middle)) {
+        last = middle;
+      } else {
+        first = middle + 1;
+      }
+    }
+    return last;
+  }
+
+  std::vector<Codec> With(std::size_t count, std::uint64_t bytes) const {
+    std::vector<Codec> codecs(work_.size());
+    for (std::size_t l = 0; l < codecs.size(); ++l) {
+      const bool encoded = l < count && work_.bytes[l] >= bytes;
+      codecs[l] = encoded ? may_[l] : must_.empty() ? Codec() : must_[l];
+    }
+    return codecs;
+  }
+
+  double Seconds(std::size_t count, std::uint64_t bytes) const {
+    Workload work = work_;
+    work.codecs = With(count, bytes);
+    const DraftOptions options{.bound_s = work.backward_s() + work.forward_s()};
+    return MakeTimetable(work, lane_, MakeDraft(policy_, work, lane_, options)).iteration_s;
+  }
+
+  std::vector<Codec> FastestBorder(const std::vector<std::size_t>& borders) const {
+    std::size_t best = work_.size();
+    double best_s = Seconds(best, 0);
+    for (const std::size_t border : borders) {
+      const double seconds = Seconds(border, 0);
+      if (seconds >= best_s) continue;
+      best = border;
+      best_s = seconds;
+    }
+    return With(best, 0);
+  }
+
+  Policy policy_;
+  const Workload& work_;
+  Route lane_;
+  std::span<const Codec> must_;
+  std::span<const Codec> may_;
+};
+
+}  // namespace
+
+std::vector<Codec> CodecsAsTheyMust(std::span<const CodecChoice> choices) {
+  std::vector<Codec> codecs;
+  for (const CodecChoice& choice : choices) codecs.push_back(choice.codec);
+  const bool all_plain =
+      std::ranges::all_of(codecs, [](const Codec& codec) { return codec == Codec::kNone; });
+  return all_plain ? std::vector<Codec>() : codecs;
+}
+
+std::vector<Codec> CodecsAsTheyMay(const Workload& work, const Route& route,
+                                   std::span<const CodecChoice> choices) {
+  HR_CHECK(choices.size() == work.size(), choices.size(), work.size());
+  std::vector<Codec> codecs;
+  for (const CodecChoice& choice : choices) codecs.push_back(choice.codec);
+  const Stage* const stage = StageBetweenNodes(route);
+  if (stage == nullptr) return codecs;
+  const Route lane = LaneBetweenNodes(*stage);
+  for (std::size_t l = 0; l < choices.size(); ++l) {
+    if (choices[l].allowed.empty() || codecs[l] != Codec::kNone) continue;
+    const auto is_alike = [&](std::size_t other) { return choices[other] == choices[l]; };
+    std::uint64_t bytes = 0;
+    for (std::size_t other = l; other < choices.size(); ++other) {
+      if (is_alike(other)) bytes += work.bytes[other];
+    }
+    const Codec fastest = FastestOf(lane.stages.front(), choices[l].allowed, bytes);
+    for (std::size_t other = l; other < choices.size(); ++other) {
+      if (is_alike(other)) codecs[other] = fastest;
+    }
+  }
+  return codecs;
+}
+
+std::vector<Codec> ChooseCodecs(Policy policy, const Workload& work, const Route& route,
+                                std::span<const Codec> must, std::span<const Codec> may) {
+  HR_CHECK(work.codecs.empty() && may.size() == work.size(), may.size(), work.size());
+  const Stage* const stage = StageBetweenNodes(route);
+  if (stage == nullptr) return {must.begin(), must.end()};
+  return Chooser(policy, work, LaneBetweenNodes(*stage), must, may).Choose();
+}
+
+std::uint64_t CodedBytes(const Workload& work, std::span<const Codec> codecs) {
+  std::uint64_t bytes = 0;
+  for (std::size_t l = 0; l < codecs.size(); ++l) {
+    if (codecs[l] != Codec::kNone) bytes += work.bytes[l];
+  }
+  return bytes;
+}
+
+CodecCost TriedCodec(const Workload& work, const Route& route, std::span<const Codec> must,
+                     std::span<const Codec> codecs) {
+  const Stage* const stage = StageBetweenNodes(route);
+  if (stage == nullptr) return {};
+  CodecCost most;
+  std::uint64_t most_bytes = 0;
+  for (const CodedLines& coded : stage->coded) {
+    std::uint64_t bytes = 0;
+    for (std::size_t l = 0; l < codecs.size(); ++l) {
+      const bool forced = !must.empty() && must[l] != Codec::kNone;
+      if (!forced && codecs[l] == coded.cost.codec) bytes += work.bytes[l];
+    }
+    if (bytes <= most_bytes) continue;
+    most = coded.cost;
+    most_bytes = bytes;
+  }
+  return most;
+}
+
+}  // namespace headrace::plan

@@ -1,0 +1,46 @@
+// Which gradients cross between nodes in which codec, where that is left to the plan.
+//
+// On a lane where bytes cost, gradients are fastest in the codec whose bytes cost least, encoded
+// and decoded; but what hides behind computing is not worth its error. So of the assignments that
+// are as fast as the fastest one found, within kCodecSlack, the one is taken that encodes only the
+// first gradients in forward order, which are released last and needed first, and of those only the
+// larger ones.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "ipc/base/codec_choice.h"
+#include "service/plan/policies.h"
+#include "service/plan/route.h"
+#include "service/plan/workload.h"
+
+namespace headrace::plan {
+
+// What an assignment may lose of an iteration, as a share, to one that encodes more.
+inline constexpr double kCodecSlack = 0.005;
+// The share of an iteration that codecs must save before a plan begins to use them. One that uses
+// them does so for as long as they save a quarter of that: otherwise plans would go to and fro.
+inline constexpr double kCodecGainMin = 0.02;
+inline constexpr double kCodecGainKept = 0.005;
+
+// A codec for each tensor; empty: no choice is anything but none.
+std::vector<Codec> CodecsAsTheyMust(std::span<const CodecChoice> choices);
+// Every choice that is free in the allowed codec that is fastest for all that have that choice,
+// small ones too, since a block of several codecs costs several startups; the rest as they must.
+std::vector<Codec> CodecsAsTheyMay(const Workload& work, const Route& route,
+                                   std::span<const CodecChoice> choices);
+
+// `may` with as little encoded as the iteration's time needs. The workload has none itself.
+std::vector<Codec> ChooseCodecs(Policy policy, const Workload& work, const Route& route,
+                                std::span<const Codec> must, std::span<const Codec> may);
+
+// Bytes that are encoded.
+std::uint64_t CodedBytes(const Workload& work, std::span<const Codec> codecs);
+
+// The codec of most bytes where `codecs` has another than `must`, with its cost; none: there is no
+// such.
+CodecCost TriedCodec(const Workload& work, const Route& route, std::span<const Codec> must,
+                     std::span<const Codec> codecs);
+
+}  // namespace headrace::plan

@@ -1,0 +1,123 @@
+#include "service/plan/coded.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "ipc/base/check.h"
+
+namespace headrace::plan {
+namespace {
+
+// Bytes of the parts by codec, in the order in which codecs come first.
+std::vector<std::pair<Codec, std::uint64_t>> BytesByCodec(const Workload& work,
+                                                          std::span<const Part> parts) {
+  std::vector<std::pair<Codec, std::uint64_t>> sums;
+  for (const Part& part : parts) {
+    const Codec codec = work.codecs[part.tensor];
+    const auto found = std::ranges::find(sums, codec, [](const auto& sum) { return sum.first; });
+    if (found != sums.end()) {
+      found->second += part.bytes;
+    } else {
+      sums.emplace_back(codec, part.bytes);
+    }
+  }
+  return sums;
+}
+
+bool IsCoded(const Stage& stage, const Workload& work) {
+  return !work.codecs.empty() && !stage.coded.empty();
+}
+
+}  // namespace
+
+// T = startup + max(W, C) + min(W, C) of one piece, where all bytes take W on the wire and C on the
+// processor.
+CostLine EncodedLine(const CostPiece& plain, const CodecCost& cost, const PieceSizes& sizes) {
+  const double wire = plain.s_per_byte * cost.share;
+  const double coding = cost.encode_s_per_byte + cost.decode_s_per_byte;
+  const double slower = std::max(wire, coding);
+  const double quicker = std::min(wire, coding);
+  const double least = sizes.least_bytes / cost.share;
+  const double most =
+      std::max(least, std::min(sizes.most_bytes / cost.share, sizes.most_plain_bytes));
+  const auto at = [](double bytes) { return static_cast<std::uint64_t>(std::ceil(bytes)); };
+  CostLine line;
+  // One piece: nothing overlaps. Then pieces of the least size, as many as are wanted, and pieces
+  // of the most.
+  line.pieces.push_back({0, plain.startup_s, slower + quicker});
+  line.pieces.push_back({at(least), plain.startup_s + quicker * least, slower});
+  const double grown = least * sizes.pieces_count;
+  const double full = most * sizes.pieces_count;
+  if (at(full) > at(grown) && at(grown) > at(least)) {
+    line.pieces.push_back({at(grown), plain.startup_s, slower + quicker / sizes.pieces_count});
+  }
+  if (at(full) > at(grown)) {
+    line.pieces.push_back({at(full), plain.startup_s + quicker * most, slower});
+  }
+  return line;
+}
+
+const CodedLines* FindCoded(const Stage& stage, const Codec& codec) {
+  if (codec == Codec::kNone) return nullptr;
+  const auto found =
+      std::ranges::find(stage.coded, codec, [](const CodedLines& each) { return each.cost.codec; });
+  return found == stage.coded.end() ? nullptr : &*found;
+}
+
+// The stage as it is for blocks of one codec.
+Stage InCodec(const Stage& stage, const CodedLines* coded) {
+  Stage changed{.name = stage.name, .rails = stage.rails, .kind = stage.kind};
+  if (coded == nullptr) return changed;
+  HR_CHECK(coded->lines.size() == stage.rails.size(), coded->lines.size(), stage.rails.size());
+  for (std::size_t rail = 0; rail < changed.rails.size(); ++rail) {
+    // Shares of several rails are of straight lines.
+    const CostLine& line = coded->lines[rail];
+    const CostPiece last = line.pieces.back();
+    changed.rails[rail].line =
+        changed.rails.size() == 1 ? line : Affine(last.startup_s, last.s_per_byte);
+  }
+  return changed;
+}
+
+std::vector<double> RailSeconds(const Stage& stage, const Workload& work,
+                                std::span<const Part> parts, std::uint64_t bytes) {
+  std::vector<double> seconds(stage.rails.size(), -1);
+  const auto add = [&](const Stage& as, std::uint64_t share_of) {
+    const std::vector<std::uint64_t> shares = Shares(as, share_of, work.element_bytes);
+    for (std::size_t rail = 0; rail < shares.size(); ++rail) {
+      if (shares[rail] == 0) continue;
+      seconds[rail] = std::max(seconds[rail], 0.0) + as.rails[rail].line.Seconds(shares[rail]);
+    }
+  };
+  if (!IsCoded(stage, work)) {
+    add(stage, bytes);
+    return seconds;
+  }
+  for (const auto& [codec, codec_bytes] : BytesByCodec(work, parts)) {
+    const bool encoded = codec_bytes >= kEncodedBytesMin;
+    add(InCodec(stage, encoded ? FindCoded(stage, codec) : nullptr), codec_bytes);
+  }
+  return seconds;
+}
+
+double BlockSeconds(const Stage& stage, const Workload& work, Collective kind,
+                    std::span<const Part> parts, std::uint64_t bytes) {
+  if (!IsCoded(stage, work)) {
+    return StageSeconds(stage, kind, bytes, work.element_bytes);
+  }
+  HR_CHECK(!IsHalf(kind), bytes);  // encodings are of whole sums
+  if (stage.rails.size() > 1) {
+    const auto seconds = RailSeconds(stage, work, parts, bytes);
+    return *std::ranges::max_element(seconds);
+  }
+  double seconds = 0;
+  for (const auto& [codec, codec_bytes] : BytesByCodec(work, parts)) {
+    const CodedLines* const coded =
+        codec_bytes < kEncodedBytesMin ? nullptr : FindCoded(stage, codec);
+    seconds += (coded == nullptr ? stage.rails[0].line : coded->lines[0]).Seconds(codec_bytes);
+  }
+  return seconds;
+}
+
+}  // namespace headrace::plan

@@ -1,0 +1,16 @@
+// A byte range of one gradient.
+#pragma once
+
+#include <cstdint>
+
+namespace headrace::plan {
+
+struct Part {
+  std::uint32_t tensor = 0;
+  std::uint64_t offset_bytes = 0;
+  std::uint64_t bytes = 0;
+
+  friend bool operator==(const Part&, const Part&) = default;
+};
+
+}  // namespace headrace::plan

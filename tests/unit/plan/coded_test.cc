@@ -1,0 +1,236 @@
+// What codecs cost in plans, and which the plan chooses, against every assignment of small
+// problems.
+#include "service/plan/coded.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "service/plan/canonical.h"
+#include "service/plan/choose_codecs.h"
+#include "service/plan/simulate.h"
+#include "tests/unit/plan/support.h"
+
+namespace headrace::plan {
+namespace {
+
+constexpr CodecCost kInt8{
+    .codec = Codec::kInt8, .share = 0.25, .encode_s_per_byte = 2e-10, .decode_s_per_byte = 1e-10};
+constexpr CodecCost kBFloat16{.codec = Codec::kBFloat16,
+                              .share = 0.5,
+                              .encode_s_per_byte = 1e-10,
+                              .decode_s_per_byte = 1e-10};
+constexpr CodecCost kSlow{
+    .codec = Codec::kTopK, .share = 0.02, .encode_s_per_byte = 2e-8, .decode_s_per_byte = 1e-9};
+
+Route CodedRoute(const CostPiece& line) {
+  Route route = AllReduceRoute({{line}});
+  for (const CodecCost& cost : {kInt8, kBFloat16, kSlow}) {
+    route.stages[0].coded.push_back({cost, {EncodedLine(line, cost, {})}});
+  }
+  return route;
+}
+
+CodecChoice Free(const char* name) {
+  const auto choice = ChoiceNamed(name);
+  EXPECT_TRUE(choice.has_value()) << name;
+  return choice.value_or(CodecChoice());
+}
+
+TEST(EncodedLine, OverlapsPieceByPiece) {
+  const CostPiece line{0, 1e-4, 8e-9};
+  const PieceSizes sizes;
+  for (const CodecCost& cost : {kInt8, kBFloat16, kSlow}) {
+    const CostLine coded = EncodedLine(line, cost, sizes);
+    ASSERT_TRUE(CheckCostLine(coded).ok());
+    for (const double bytes : {1e3, 2e4, 1e5, 5e5, 2e6, 1e8}) {
+      const double encoded = bytes * cost.share;
+      // The lane's own way to cut a transfer.
+      double piece = std::clamp(encoded / sizes.pieces_count, sizes.least_bytes, sizes.most_bytes);
+      piece = std::max(std::min(piece, sizes.most_plain_bytes * cost.share), sizes.least_bytes);
+      const double pieces = std::max(1.0, encoded / piece);
+      const double wire = line.s_per_byte * encoded;
+      const double coding = (cost.encode_s_per_byte + cost.decode_s_per_byte) * bytes;
+      const double expected =
+          line.startup_s + std::max(wire, coding) + std::min(wire, coding) / pieces;
+      EXPECT_NEAR(coded.Seconds(static_cast<std::uint64_t>(bytes)), expected, 0.02 * expected)
+          << bytes << " bytes as " << Name(cost.codec);
+    }
+  }
+}
+
+TEST(BlockSeconds, ABlockOfSeveralCodecsIsATransferForEach) {
+  const Route route = CodedRoute({0, 1e-4, 8e-9});
+  const Stage& stage = route.stages[0];
+  Workload work = MakeWorkload(ProfileOf({{100'000, 1, 1}, {100'000, 1, 1}, {2000, 1, 1}}));
+  work.codecs = {Codec::kInt8, Codec::kNone, Codec::kBFloat16};
+  Draft draft;
+  draft.Open();
+  for (std::uint32_t l = 0; l < 3; ++l) draft.Append(l, 0, work.bytes[l]);
+  // What is too small is not encoded.
+  EXPECT_DOUBLE_EQ(BlockSeconds(stage, work, Collective::kAllReduce, draft.parts, 808'000),
+                   stage.coded[0].lines[0].Seconds(400'000) + StageLine(stage).Seconds(400'000) +
+                       StageLine(stage).Seconds(8000));
+  work.codecs.clear();
+  EXPECT_DOUBLE_EQ(BlockSeconds(stage, work, Collective::kAllReduce, draft.parts, 808'000),
+                   StageLine(stage).Seconds(808'000));
+}
+
+TEST(CodedPlans, CoverEveryByteAndTheSimulationAgreesForEveryPolicy) {
+  Random random(41);
+  for (int instance = 0; instance < 40; ++instance) {
+    const Profile profile = RandomProfile(random, 9, 2'000'000);
+    Route route = CodedRoute(RandomLine(random, profile));
+    if (instance % 2 == 1) {
+      const Route network = route;
+      route =
+          HierarchyRoute(Affine(1e-6, 1e-10), StageLine(network.stages[0]), Affine(1e-6, 1e-10));
+      route.stages[1].coded = network.stages[0].coded;
+    }
+    std::vector<CodecChoice> choices;
+    for (std::size_t l = 0; l < profile.tensors.size(); ++l) {
+      const std::vector<CodecChoice> possible = {Codec::kNone, Codec::kInt8, Codec::kTopK,
+                                                 Codec::kInt4, Free("auto:int8,bf16")};
+      choices.push_back(possible[random.Below(possible.size())]);
+    }
+    for (const Policy policy : kPolicies) {
+      const auto plan = MakePlan(policy, profile, route, 1, {}, {}, choices);
+      ASSERT_TRUE(plan.ok()) << plan.error().text();
+      ASSERT_TRUE(CheckCoverage(*plan, MakeWorkload(profile)).ok()) << Name(policy);
+      EXPECT_LE(plan->lower_bound_s, plan->predicted_s * (1 + kRounding)) << Name(policy);
+      const auto simulated = Simulate(profile, route, *plan, {});
+      ASSERT_TRUE(simulated.ok());
+      EXPECT_NEAR(simulated->iteration_s, plan->predicted_s, plan->predicted_s * kRounding)
+          << Name(policy) << " instance " << instance;
+      const auto back = ParseCanonical(Canonical(*plan));
+      ASSERT_TRUE(back.ok()) << back.error().text();
+      EXPECT_EQ(back->codecs, plan->codecs);
+      EXPECT_EQ(back->verdict.pays, plan->verdict.pays);
+    }
+  }
+}
+
+// Every assignment of the two codecs and none to the tensors, on the lane alone.
+double BruteForceCodecs(const Profile& profile, const Route& route) {
+  const std::vector<Codec> codecs = {Codec::kNone, Codec::kInt8, Codec::kBFloat16};
+  Workload work = MakeWorkload(profile);
+  std::size_t assignments = 1;
+  for (std::size_t l = 0; l < work.size(); ++l) assignments *= codecs.size();
+  double best_s = 0;
+  for (std::size_t assignment = 0; assignment < assignments; ++assignment) {
+    work.codecs.assign(work.size(), Codec::kNone);
+    std::size_t rest = assignment;
+    for (Codec& codec : work.codecs) {
+      codec = codecs[rest % codecs.size()];
+      rest /= codecs.size();
+    }
+    const DraftOptions options{.bound_s = work.backward_s() + work.forward_s()};
+    const Draft draft = MakeDraft(Policy::kExact, work, route, options);
+    const double seconds = MakeTimetable(work, route, draft).iteration_s;
+    if (assignment == 0 || seconds < best_s) best_s = seconds;
+  }
+  return best_s;
+}
+
+TEST(ChooseCodecs, IsWithinItsSlackOfEveryAssignment) {
+  Random random(42);
+  int pays = 0;
+  int hides = 0;
+  for (int instance = 0; instance < 60; ++instance) {
+    const Profile profile = RandomProfile(random, 5, 2'000'000);
+    const Route route = CodedRoute(RandomLine(random, profile));
+    const std::vector<CodecChoice> choices(profile.tensors.size(), Free("auto:int8,bf16"));
+    const auto plan = MakePlan(Policy::kExact, profile, route, 1, {}, {}, choices);
+    ASSERT_TRUE(plan.ok());
+    const double best_s = BruteForceCodecs(profile, route);
+    const double slack = 1 + kCodecSlack + kCodecGainMin;
+    EXPECT_LE(plan->predicted_s, best_s * slack) << "instance " << instance;
+    if (!plan->verdict.exists()) continue;
+    ++(plan->verdict.pays ? pays : hides);
+    EXPECT_EQ(plan->verdict.pays, !plan->codecs.empty());
+    if (plan->verdict.pays) {
+      EXPECT_LE(plan->verdict.coded_s, plan->verdict.plain_s * (1 - kCodecGainMin));
+    }
+  }
+  EXPECT_GT(pays, 5);
+  EXPECT_GT(hides, 5);
+}
+
+TEST(ChooseCodecs, EncodesNothingThatHidesBehindComputing) {
+  // The backward pass of the first tensor hides the others.
+  const Profile profile =
+      ProfileOf({{1'000'000, 0.2, 0.01}, {1'000'000, 0.01, 0.01}, {1'000'000, 0.01, 0.01}});
+  const Route route = CodedRoute({0, 1e-4, 8e-9});
+  const std::vector<CodecChoice> choices(3, Free("auto:bf16,int8"));
+  const auto plan = MakePlan(Policy::kExact, profile, route, 1, {}, {}, choices);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->codecs, (std::vector<CodecRun>{{Codec::kInt8, 0, 1}}));
+  EXPECT_TRUE(plan->verdict.pays);
+  EXPECT_EQ(plan->verdict.cost, kInt8);
+}
+
+TEST(ChooseCodecs, LeavesAsTheyAreWhatEncodingSlowsDown) {
+  const Profile profile = ProfileOf({{1'000'000, 0.01, 0.01}, {1'000'000, 0.01, 0.01}});
+  const Route route = CodedRoute({0, 1e-4, 8e-9});
+  std::vector<CodecChoice> choices(2, Free("auto:topk"));
+  const auto plan = MakePlan(Policy::kExact, profile, route, 1, {}, {}, choices);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_TRUE(plan->codecs.empty());
+  EXPECT_FALSE(plan->verdict.pays);
+  EXPECT_EQ(plan->verdict.cost, kSlow);
+  EXPECT_GT(plan->verdict.coded_s, plan->verdict.plain_s);
+  // Whoever names it alone has it, and is told what it costs.
+  choices.assign(2, Codec::kTopK);
+  const auto forced = MakePlan(Policy::kExact, profile, route, 1, {}, {}, choices);
+  ASSERT_TRUE(forced.ok());
+  EXPECT_EQ(forced->codecs, (std::vector<CodecRun>{{Codec::kTopK, 0, 2}}));
+  EXPECT_FALSE(forced->verdict.exists());
+  EXPECT_NEAR(forced->predicted_s, plan->verdict.coded_s, 1e-9);
+}
+
+TEST(ChooseCodecs, StopsEncodingWhereThatNoLongerPays) {
+  const Profile slow_network =
+      ProfileOf({{1'000'000, 0.01, 0.01}, {1'000'000, 0.01, 0.01}, {1'000'000, 0.01, 0.01}});
+  const std::vector<CodecChoice> choices(3, Free("auto:int8"));
+  const auto coded =
+      MakePlan(Policy::kExact, slow_network, CodedRoute({0, 1e-4, 8e-9}), 2, {}, {}, choices);
+  ASSERT_TRUE(coded.ok());
+  ASSERT_TRUE(coded->verdict.pays);
+  const auto replan = [&](double s_per_byte) {
+    return MakeFasterPlan(Policy::kExact, slow_network, CodedRoute({0, 1e-4, s_per_byte}), 3,
+                          {.plan = *coded, .margin = 0.005}, {}, choices);
+  };
+  const auto as_fast = replan(8e-9);
+  ASSERT_TRUE(as_fast.ok());
+  EXPECT_FALSE(as_fast->has_value());
+  const auto fast = replan(1e-11);
+  ASSERT_TRUE(fast.ok());
+  ASSERT_TRUE(fast->has_value());
+  EXPECT_TRUE((*fast)->codecs.empty());
+  EXPECT_FALSE((*fast)->verdict.pays);
+}
+
+TEST(CanonicalVerdict, ReadsBackAndRefusesWhatIsNone) {
+  const Profile profile = ProfileOf({{1'000'000, 0.01, 0.01}});
+  const std::vector<CodecChoice> choices(1, Free("auto:int8"));
+  const auto plan =
+      MakePlan(Policy::kExact, profile, CodedRoute({0, 1e-4, 8e-9}), 1, {}, {}, choices);
+  ASSERT_TRUE(plan.ok());
+  const std::string text = Canonical(*plan);
+  const auto back = ParseCanonical(text);
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(Canonical(*back), text);
+  EXPECT_EQ(back->verdict.cost, kInt8);
+  const std::size_t at = text.find("codec_tried 3 0 1 ");
+  ASSERT_NE(at, std::string::npos);
+  for (const char* wrong : {"codec_tried 0 0 1 ", "codec_tried 3 1 1 ", "codec_tried 3 0 2 ",
+                            "codec_tried 99 0 1 ", "codec_tried 3 256 1 "}) {
+    std::string changed = text;
+    changed.replace(at, std::string_view("codec_tried 3 0 1 ").size(), wrong);
+    EXPECT_FALSE(ParseCanonical(changed).ok()) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace headrace::plan

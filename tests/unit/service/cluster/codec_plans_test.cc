@@ -1,0 +1,73 @@
+// Codecs that are left to a job's plans.
+#include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
+
+#include "service/cluster/planning.h"
+#include "tests/unit/service/cluster/plans.h"
+
+namespace headrace::support {
+namespace {
+
+using service::MakePlan;
+using service::Planning;
+using service::PlanOffer;
+
+constexpr std::size_t kCodedTensors = 6;
+constexpr transport::CostLine kSlowLine{.startup_s = 1e-3, .s_per_byte = 1e-8};
+
+template <typename Kind>
+Kind NextStep(Planning& planning) {
+  const auto steps = planning.DrainSteps();
+  EXPECT_EQ(steps.size(), 1U);
+  const Kind* const step = steps.empty() ? nullptr : std::get_if<Kind>(&steps[0]);
+  EXPECT_NE(step, nullptr);
+  return step == nullptr ? Kind{} : *step;
+}
+
+// One that every node has measured may be chosen, with the slowest node's cost.
+TEST(CodecPlans, EncodeWhatTheyMayOnceTimesAreKnown) {
+  const auto choice = ChoiceNamed("auto:int8");
+  ASSERT_TRUE(choice);
+  Planning planning({.job = "train",
+                     .policy = plan::Policy::kExact,
+                     .token = 77,
+                     .shape = {.nodes = {{.name = "a", .ranks = {0}}, {.name = "b", .ranks = {1}}},
+                               .servers_count = 0,
+                               .agreed = {kSlowLine}}});
+  service::Layout layout = LayoutOf(Elements(kCodedTensors));
+  for (service::LayoutTensor& tensor : layout.tensors) tensor.allowed = choice->allowed;
+  for (const std::size_t node : {0U, 1U}) planning.OnLayout(node, Shared(layout), {});
+  planning.OnPlanMade(Made(NextStep<MakePlan>(planning)));
+  const auto first = NextStep<PlanOffer>(planning);
+  ASSERT_NE(first.plan, nullptr);
+  EXPECT_TRUE(first.plan->codecs.empty());
+  EXPECT_FALSE(first.plan->verdict.exists());
+  for (const std::size_t node : {0U, 1U}) planning.OnPlanAck(node, 1, first.hash, 0);
+  planning.DrainSteps();
+  for (const std::size_t node : {0U, 1U}) {
+    service::NodeSeen seen = SeenAt(3, kCodedTensors, 0.01, 0.005, kSlowLine);
+    seen.codecs = {{.codec = Codec::kInt8,
+                    .share = 0.25,
+                    .encode_s_per_byte = node == 1 ? 4e-10 : 1e-10,
+                    .decode_s_per_byte = node == 0 ? 3e-10 : 1e-10}};
+    planning.OnTimesSeen(node, std::move(seen));
+  }
+  const auto request = NextStep<MakePlan>(planning);
+  ASSERT_EQ(request.route.stages.size(), 1U);
+  ASSERT_EQ(request.route.stages[0].coded.size(), 1U);
+  EXPECT_EQ(request.route.stages[0].coded[0].cost, (CodecCost{.codec = Codec::kInt8,
+                                                              .share = 260.0 / 1024,
+                                                              .encode_s_per_byte = 4e-10,
+                                                              .decode_s_per_byte = 3e-10}));
+  planning.OnPlanMade(Made(request));
+  const auto offer = NextStep<PlanOffer>(planning);
+  ASSERT_NE(offer.plan, nullptr);
+  EXPECT_TRUE(offer.plan->verdict.pays);
+  EXPECT_FALSE(offer.plan->codecs.empty());
+  EXPECT_LT(offer.plan->predicted_s, offer.plan->verdict.plain_s);
+}
+
+}  // namespace
+}  // namespace headrace::support

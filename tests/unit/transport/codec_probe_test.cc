@@ -1,0 +1,53 @@
+// What codecs cost, as plans reckon with it.
+#include "transport/probe/codec_probe.h"
+
+#include <gtest/gtest.h>
+
+#include "transport/codec/codec.h"
+#include "transport/exchange/limits.h"
+#include "transport/exchange/partition.h"
+
+namespace headrace::transport {
+namespace {
+
+TEST(MeasureCodecs, HasACostOfEveryCodec) {
+  const std::vector<CodecCost> costs = MeasureCodecs();
+  ASSERT_EQ(costs.size(), std::size(kCodecNames) - 1);
+  EXPECT_LE(costs.size(), kCodecCostsMax);
+  for (std::size_t i = 0; i < costs.size(); ++i) {
+    EXPECT_EQ(costs[i].codec, Codec(static_cast<Codec::Kind>(i + 1)));
+    EXPECT_TRUE(IsCodecCost(costs[i])) << Name(costs[i].codec);
+    EXPECT_GT(costs[i].encode_s_per_byte, 0);
+    EXPECT_GT(costs[i].decode_s_per_byte, 0);
+    if (Loses(costs[i].codec)) {
+      EXPECT_EQ(costs[i].share, EncodedShare(costs[i].codec));
+    } else {
+      EXPECT_LT(costs[i].share, 0.95) << "values of few exponents";
+    }
+  }
+}
+
+TEST(OfTransfer, DecodesWhatOthersSendOfAShareAndTheSumOfAll) {
+  const CodecCost measured{
+      .codec = Codec::kInt8, .share = 0.25, .encode_s_per_byte = 2e-10, .decode_s_per_byte = 1e-10};
+  const CodecCost of_four = OfTransfer(measured, 4);
+  EXPECT_EQ(of_four.encode_s_per_byte, 2e-10);
+  EXPECT_DOUBLE_EQ(of_four.decode_s_per_byte, 1e-10 * (3.0 / 4 + 1));
+}
+
+TEST(PiecesCount, IsAboutThatOfThePartition) {
+  for (const Codec codec : {Codec(Codec::kInt8), Codec(Codec::kBFloat16), Codec(Codec::kTopK)}) {
+    for (const std::uint64_t count : {10'000ULL, 100'000ULL, 1'000'000ULL, 10'000'000ULL}) {
+      CollectiveSpec spec{.kind = Collective::kAllReduce, .dtype = DType::kFloat32, .count = count};
+      spec.codec = codec;
+      const Partition partition(spec, Pattern::kScatter, 0, 2, 0, ExchangeOptions().piece_size);
+      const double plain = static_cast<double>(count * sizeof(float));
+      const double pieces = PiecesCount(plain * EncodedShare(codec), plain, 2);
+      EXPECT_NEAR(pieces, partition.pieces_count(), 0.15 * partition.pieces_count() + 1)
+          << count << " as " << Name(codec);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headrace::transport

@@ -1,0 +1,25 @@
+// What the codecs cost this machine: encoded and decoded once at a service's start, on the thread
+// that asks, in memory of its own.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ipc/base/codec_cost.h"
+
+namespace headrace::transport {
+
+// Of each codec with its default parameter, the quickest of a few times over values as gradients
+// have them, of float32 that were not in a near cache before: what is measured while others
+// compute is no cost of the codec. Decoding is of one encoding. Takes about 50 ms.
+std::vector<CodecCost> MeasureCodecs();
+
+// What a node of so many pays for a transfer: all is encoded once; it decodes what others sent of
+// its share, and the sum of everything.
+CodecCost OfTransfer(const CodecCost& measured, std::uint32_t nodes_count);
+
+// In how many pieces the exchange moves an encoded transfer of two and more nodes; not whole.
+double PiecesCount(double encoded_bytes, double plain_bytes, std::uint32_t nodes_count);
+
+}  // namespace headrace::transport
