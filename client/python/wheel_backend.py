@@ -32,7 +32,7 @@ OF_THE_SYSTEM = ("libstdc++.so", "libgcc_s.so")
 # UCX's modules for RDMA. A wheel has no links, and RDMA's drivers go by two names each, which as two files would
 # be two drivers; so a service from a wheel speaks TCP between nodes, as on a machine without such devices.
 OF_RDMA = ("libuct_ib", "libuct_rdmacm")
-# Of an install tree; `libraries` is what the programs need.
+# Components of an install tree; `libraries` is what the programs need.
 COMPONENTS = ("client", "service", "planner", "libraries")
 PROGRAMS = ("headraced", "headracectl", "headrace-plan")
 

@@ -87,7 +87,7 @@ CASES = (
 )  # fmt: skip
 
 
-class Stage:
+class Placement:
     """Services for jobs, here or on two nodes; all ends with the ``with`` block."""
 
     name = ""
@@ -104,7 +104,7 @@ class Stage:
     def _start_rank(self, load: Load, rank: int, command: list[str]) -> Program:
         raise NotImplementedError
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> Placement:
         return self
 
     def __exit__(self, *unused: object) -> None:
@@ -170,7 +170,7 @@ class Stage:
 _PIPES = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
 
 
-class InNode(Stage):
+class InNode(Placement):
     name = "in one node"
 
     def __init__(self, build: Path) -> None:
@@ -192,7 +192,7 @@ class InNode(Stage):
         self._service.close()
 
 
-class BetweenNodes(Stage):
+class BetweenNodes(Placement):
     """Rank i of every job is on node i."""
 
     def __init__(self, build: Path, rate_mbit: float) -> None:
@@ -223,7 +223,7 @@ class BetweenNodes(Stage):
 
 
 def measure_case(
-    stage: Stage, case: Neighbours, seconds: float, settle: float, rounds: int
+    placement: Placement, case: Neighbours, seconds: float, settle: float, rounds: int
 ) -> dict:
     """What each job got, beside what it should.
 
@@ -234,24 +234,24 @@ def measure_case(
     stays = [load for load in case.loads if case.needs_alone and load.job in case.ideals]
     comes = [load for load in case.loads if load not in stays]
     for load in stays:
-        stage.start(load)
+        placement.start(load)
     found = []
     for _ in range(rounds if stays else 1):
         alone: dict[str, float] = {}
         if stays:
             time.sleep(settle)
-            alone = stage.rates([load.job for load in stays], seconds)
+            alone = placement.rates([load.job for load in stays], seconds)
         for load in comes:
-            stage.start(load)
+            placement.start(load)
         time.sleep(settle)
-        rates = stage.rates([load.job for load in case.loads], seconds)
+        rates = placement.rates([load.job for load in case.loads], seconds)
         for load in comes:
-            stage.end(load.job)
+            placement.end(load.job)
         found.append([job_row(case, job, rate, rates, alone.get(job)) for job, rate in rates.items()])
     for load in stays:
-        stage.end(load.job)
+        placement.end(load.job)
     return {
-        "key": case.key, "title": case.title, "where": stage.name,
+        "key": case.key, "title": case.title, "where": placement.name,
         "jobs": middle_round(found), "rounds": found,
     }  # fmt: skip
 

@@ -23,7 +23,7 @@ from support.cluster import Cluster, Services
 
 # What each link can have so that two cores serve all of them, by nodes.
 RATES_MBIT = {2: 1000.0, 4: 400.0, 8: 150.0}
-# Of a link's rate; the rest are the headers of TCP, IP and Ethernet, and UCX's own.
+# The payload's share of a link's rate; the rest are the headers of TCP, IP, Ethernet and UCX.
 PAYLOAD = 0.935
 # A job that has not ended after so many of its longest iterations does not move.
 ITERATIONS_MAX = 200
@@ -68,7 +68,7 @@ def rate_of(nodes: int, chosen: float | None) -> float:
     return known[0] if known else min(RATES_MBIT.values()) * 8 / nodes
 
 
-class Stage:
+class RunningCase:
     """The cluster and services of a case; they stay while its policies take turns."""
 
     def __init__(self, case: Case, build: Path):
@@ -88,7 +88,7 @@ class Stage:
             self.close()
             raise
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> RunningCase:
         return self
 
     def __exit__(self, *unused: object) -> None:
@@ -194,7 +194,7 @@ def measure_case(
     """All policies take turns on the same services and links; each round begins with another."""
     played: dict[str, list[list[dict]]] = {policy: [] for policy in policies}
     loads = dict.fromkeys(policies, 0.0)
-    with Stage(case, build) as stage:
+    with RunningCase(case, build) as stage:
         for index in range(rounds):
             turn = index % len(policies)
             for policy in policies[turn:] + policies[:turn]:

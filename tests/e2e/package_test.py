@@ -29,7 +29,7 @@ from support.service import build_directory
 
 PACKAGES = ("headrace", "libheadrace", "libheadrace-dev", "python3-headrace")
 LIMIT_S = 60.0
-# Of systemd's ten points of exposure to whom the service may harm, in tenths.
+# Points, in tenths, of the ten that systemd gives for exposure to whom the service may harm.
 EXPOSURE_MAX = 25
 AVERAGES = """
 import os, sys, headrace, numpy

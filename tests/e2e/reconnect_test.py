@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from gpu_machine import DOUBLE, NCCL, lanes, machine
 from support.cluster import Cluster, Services
 from support.ranks import Rank, RankError, Ranks
-from support.service import Service, client_environment
+from support.service import Service, rank_environment
 
 COUNT = 4096
 LIMIT_S = 60.0  # of a reconnect that is to succeed, on a machine that is busy
@@ -206,14 +206,8 @@ class Trainers:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
-                env=client_environment(
-                    HEADRACE_SOCKET=service.socket,
-                    HEADRACE_JOB=job,
-                    HEADRACE_RENDEZVOUS=rendezvous,
-                    HEADRACE_RECONNECT=str(int(LIMIT_S)),
-                    RANK=str(rank),
-                    WORLD_SIZE=str(len(services)),
-                    **environment,
+                env=rank_environment(
+                    service.socket, job, rendezvous, rank, len(services), LIMIT_S, **environment
                 ),
             )
             for rank, service in enumerate(services)

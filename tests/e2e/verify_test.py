@@ -64,7 +64,7 @@ class Verify(ClusterCase):
         ranks = self.job((1, 2))
         for count in (1000, 3_000_000, 1000, 3_000_000):
             self.exercise(ranks, "all_reduce", count=count)
-        # Of the second and the fourth operation, 12 MB each: three blocks of 4 MiB.
+        # The second and the fourth operation have 12 MB each: three blocks of 4 MiB.
         wanted = [count + 2 * 3 for count in before]
         self.assertTrue(await_true(lambda: [self.verified(node) for node in range(2)] == wanted))
 

@@ -24,7 +24,7 @@ ipc::Record OnSegment(Collective kind, DType dtype, std::uint64_t count, std::ui
 // ... over a registered tensor.
 ipc::Record OnTensor(Collective kind, DType dtype, std::uint64_t count, TensorId tensor);
 ipc::Record Barrier();
-// Of `count` float32 in segment 0, between this rank and rank `other`.
+// A record of `count` float32 in segment 0, between this rank and rank `other`.
 ipc::Record SendTo(std::uint32_t other, std::uint64_t count, std::uint64_t tag = 0);
 ipc::Record ReceiveFrom(std::uint32_t other, std::uint64_t count, std::uint64_t tag = 0);
 
@@ -51,12 +51,12 @@ class ClientEnd {
 
   bool HasEnded(std::uint64_t sequence) const { return completions_.HasEnded(sequence); }
   ipc::Outcome Read(std::uint64_t sequence) const { return completions_.Read(sequence); }
-  // Of a receive that ended well: who sent.
+  // Who sent what a receive got that ended well.
   std::uint32_t SourceOf(std::uint64_t sequence) const;
 
   // This side's view of the memory it handed over; segments are numbered 0, 1, ...
   void Keep(Mapping mapping) { segments_.emplace_back(std::move(mapping)); }
-  // Of a GPU that the driver's double plays, whose memory this process can touch.
+  // Memory of a GPU that the driver's double plays, which this process can touch.
   void Keep(transport::DeviceArena arena) { segments_.emplace_back(std::move(arena)); }
   std::span<std::byte> Memory(std::uint32_t segment = 0) const;
   template <typename Element>

@@ -9,7 +9,7 @@ import unittest
 from collections.abc import Sequence
 from typing import Any
 
-from support.service import Service, client_environment
+from support.service import Service, rank_environment
 
 LIMIT_S = 90.0  # of whatever is to succeed, on a machine that is busy
 GRACE_S = 1.0
@@ -36,16 +36,16 @@ class Run:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                env=client_environment(
-                    HEADRACE_SOCKET=service.socket,
-                    HEADRACE_JOB=job,
-                    HEADRACE_RENDEZVOUS=rendezvous,
-                    HEADRACE_RECONNECT=str(int(LIMIT_S)),
+                env=rank_environment(
+                    service.socket,
+                    job,
+                    rendezvous,
+                    rank,
+                    len(services),
+                    LIMIT_S,
                     HEADRACE_SHRINK=str(min_world),
                     HEADRACE_SHRINK_GRACE_MS=str(int(1000 * GRACE_S)),
                     HEADRACE_ROLE=role,
-                    RANK=str(rank),
-                    WORLD_SIZE=str(len(services)),
                 ),
             )
             for rank, service in enumerate(services)

@@ -44,7 +44,7 @@ class HandDrivenCluster {
     return std::string(1, static_cast<char>('a' + index));
   }
 
-  // Of the job's group on each lane.
+  // The options of the job's group on each lane.
   static std::uint64_t KeyOf(JobId job) { return 0x1234567812345678 + job.value; }
 
   // Opens the job's links on every node and tells each that its job is formed; `ranks` by node.

@@ -51,8 +51,8 @@ class ObservedNetwork final : public transport::NetworkTransport {
     sent.push_back({.group = group, .member = member, .bytes = bytes});
     if (!lose) inner_.SendNotice(group, member, std::move(bytes));
   }
-  void TakeNotices(std::vector<transport::Notice>& notices) override {
-    inner_.TakeNotices(notices);
+  void DrainNotices(std::vector<transport::Notice>& notices) override {
+    inner_.DrainNotices(notices);
   }
   const transport::NetworkCounters& counters() const override { return inner_.counters(); }
 

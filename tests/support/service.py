@@ -34,6 +34,27 @@ def client_environment(**more: str) -> dict[str, str]:
     return environment
 
 
+def rank_environment(
+    socket: str,
+    job: str,
+    rendezvous: str,
+    rank: int,
+    world_size: int,
+    reconnect_s: float,
+    **more: str,
+) -> dict[str, str]:
+    """The environment of a job's rank that reconnects, of a client of the service at that socket."""
+    return client_environment(
+        HEADRACE_SOCKET=socket,
+        HEADRACE_JOB=job,
+        HEADRACE_RENDEZVOUS=rendezvous,
+        HEADRACE_RECONNECT=str(int(reconnect_s)),
+        RANK=str(rank),
+        WORLD_SIZE=str(world_size),
+        **more,
+    )
+
+
 class Place(Protocol):
     """Where programs can be started; places.py, cluster/node.py."""
 

@@ -26,6 +26,7 @@ def security_names_tests_that_exist(tree: Tree) -> Findings:
 
 
 PATH_PAGE = "service/README.md"
+TRANSPORT_PAGE = "transport/README.md"
 PATH_SECTION = re.compile(r"(?ms)^## The path of .*?(?=^## |\Z)")
 SOURCE = re.compile(r"(?<![\w.*])(?:\w+/)*\w+\.(?:cc|h|py|txt|md)\b")
 FUNCTION = re.compile(r"\b((?:[A-Z]\w*::)*[A-Z]\w*)\(\)")
@@ -48,9 +49,9 @@ def _named_together(section: str) -> list[str]:
     return parts
 
 
-def _named_and_absent(part: str, tree: Tree) -> Findings:
-    """Files, functions and constants of one part of the page that are not there."""
-    named = {name: name if name in tree else f"service/{name}" for name in SOURCE.findall(part)}
+def _named_and_absent(part: str, folder: str, tree: Tree) -> Findings:
+    """Files, functions and constants of one part of the folder's page that are not there."""
+    named = {name: name if name in tree else f"{folder}/{name}" for name in SOURCE.findall(part)}
     findings = [f"names {name}, which is no file" for name, path in named.items() if path not in tree]
     files = [path for path in named.values() if path in tree]
     for name in FUNCTION.findall(part) + CONSTANT.findall(part):
@@ -61,23 +62,34 @@ def _named_and_absent(part: str, tree: Tree) -> Findings:
     return findings
 
 
-def service_readme_names_what_exists(tree: Tree) -> Findings:
-    """The path of an operation in service/README.md: each file is there, each function and constant is in the
-    file that stands beside it, each message and type is defined in the service; every question has an answer."""
-    section = PATH_SECTION.search(tree.get(PATH_PAGE, ""))
+def _path_findings(page: str, tree: Tree) -> Findings:
+    """The path that the page draws: each file is there, each function and constant is in the file that stands
+    beside it, each message and type is defined in the page's folder; every question has an answer."""
+    folder = posixpath.dirname(page)
+    section = PATH_SECTION.search(tree.get(page, ""))
     if section is None:
-        return [f"{PATH_PAGE}: has no section with the path of an operation"]
-    findings = [finding for part in _named_together(section[0]) for finding in _named_and_absent(part, tree)]
+        return [f"{page}: has no section with the path"]
+    findings = [finding for part in _named_together(section[0]) for finding in _named_and_absent(part, folder, tree)]
     for question in re.split(r"(?m)^### ", section[0])[1:]:
         if not FUNCTION.search(question):
             findings.append(f'names no function for "{question.splitlines()[0]}"')
-    headers = [text for path, text in tree.items() if path.startswith("service/") and path.endswith(".h")]
+    headers = [text for path, text in tree.items() if path.startswith(f"{folder}/") and path.endswith(".h")]
     types = {name for text in headers for name in TYPE_DEFINED.findall(text)}
     for match in TYPE.finditer(re.sub(r"\w+::[\w:]+|\w+\(\)", "", section[0])):
         name = match[1] or match[2]
         if name not in types:
-            findings.append(f"names {name}, which the service does not define")
-    return [f"{PATH_PAGE}: {finding}" for finding in dict.fromkeys(findings)]
+            findings.append(f"names {name}, which {folder} does not define")
+    return [f"{page}: {finding}" for finding in dict.fromkeys(findings)]
+
+
+def service_readme_names_what_exists(tree: Tree) -> Findings:
+    """The path of an operation in service/README.md."""
+    return _path_findings(PATH_PAGE, tree)
+
+
+def transport_readme_names_what_exists(tree: Tree) -> Findings:
+    """The path of a block's stage in transport/README.md."""
+    return _path_findings(TRANSPORT_PAGE, tree)
 
 
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
@@ -133,7 +145,28 @@ _SOURCES = {
     "ipc/check.h": "int Check(int a); int kMax[2];",
 }
 
+_WIRE_PATH = """## The path of a block's stage
+    sent  Wire::Send()  ucx/wire.cc
+    MessageHeader (ucx/wire.h), from Lane::Post()  service/lane.cc
+## reduce
+"""
+_WIRE = {
+    "transport/ucx/wire.cc": "void Wire::Send() {",
+    "transport/ucx/wire.h": "struct MessageHeader {",
+    "service/lane.cc": "void Lane::Post() {",
+}
+
 RULES = {
+    transport_readme_names_what_exists: (
+        {TRANSPORT_PAGE: _WIRE_PATH, **_WIRE},
+        [
+            {TRANSPORT_PAGE: "## reduce\n", **_WIRE},
+            {TRANSPORT_PAGE: _WIRE_PATH, **_WIRE, "transport/ucx/wire.cc": "void Wire::Sent() {"},
+            {TRANSPORT_PAGE: _WIRE_PATH, **_WIRE, "transport/ucx/wire.h": "struct Header {"},
+            {TRANSPORT_PAGE: _WIRE_PATH.replace("ucx/", "tcp/"), **_WIRE},
+            {TRANSPORT_PAGE: _WIRE_PATH, **_WIRE, "service/lane.cc": "void Lane::PostHeld() {"},
+        ],
+    ),
     service_readme_names_what_exists: (
         {PATH_PAGE: _PATH, **_SOURCES},
         [

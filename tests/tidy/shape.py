@@ -177,6 +177,46 @@ def folders_open_with_their_question(tree: Tree) -> Findings:
     return findings
 
 
+# Definitions begin in the first column: a type, the class with its scopes, the function's name.
+MEMBER = re.compile(
+    r"^(?!\s|#|//|\}|namespace\b|using\b|static_assert\b|return\b)[^=(\n]*?(?<![\w:])((?:[A-Z]\w*::)+)~?\w+\(",
+    re.MULTILINE,
+)
+# Split for now; each is to become several classes.
+SPLIT_CLASSES = {
+    ("client/lib", "Session"): "its ways back to a service (session_reconnect.cc) change everything it has",
+    ("tests/sim", "ClusterSimulation"): "its faults and its work draw from one seed, in one order",
+}
+
+
+def _members_of(text: str) -> set[str]:
+    """Classes of which functions are defined: declarations, which end in a semicolon, do not count."""
+    classes = set()
+    for match in MEMBER.finditer(text):
+        end = match.end()
+        depth = 1
+        while depth and end < len(text):
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            end += 1
+        if re.match(r"[^;{]*\{", text[end:]):
+            classes.add(match[1].removesuffix("::"))
+    return classes
+
+
+def a_class_has_one_source(tree: Tree) -> Findings:
+    """The functions of a class are defined in one file: one that does not fit has two jobs."""
+    sources: dict[tuple[str, str], list[str]] = {}
+    for path, text in sorted(tree.items()):
+        if path.endswith(".cc"):
+            for name in sorted(_members_of(text)):
+                sources.setdefault((path.rpartition("/")[0], name), []).append(path)
+    return [
+        f"{name}: its functions are defined in {' and '.join(paths)}"
+        for (folder, name), paths in sources.items()
+        if len(paths) > 1 and (folder, name) not in SPLIT_CLASSES
+    ]
+
+
 def headers_are_included_once(tree: Tree) -> Findings:
     """Every C++ header has #pragma once; a C header has a guard."""
     return [
@@ -243,6 +283,18 @@ RULES = {
             {"ipc/a.h": ""},
             {"ipc/README.md": "# ipc\n"},
             {"ipc/README.md": "# ipc: what?\n", "ipc/base/a.h": ""},
+        ],
+    ),
+    a_class_has_one_source: (
+        {
+            "ipc/a.cc": "A::A(int a)\n    : a_(a) {\n  B::F();\n}\nstd::vector<int> A::F(\n    int a) const {\n}\n",
+            "ipc/b.cc": "B::B() {}\nint A::G();\nconst A a = A::F({});\n",
+            "service/a.cc": "A::~A() {}\n",
+        },
+        [
+            {"ipc/a.cc": "A::A() {}\n", "ipc/b.cc": "A::~A() {}\n"},
+            {"ipc/a.cc": "void A::F() {\n}\n", "ipc/b.cc": "int* A::G(B b, int (*c)()) const {\n}\n"},
+            {"ipc/a.cc": "A::B::B() {}\n", "ipc/b.cc": "Result<A::B> A::B::F() {\n}\n"},
         ],
     ),
     headers_are_included_once: (

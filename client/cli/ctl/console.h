@@ -66,7 +66,7 @@ int Repeat(const Globals& globals, const Watch& watch, const std::function<int()
 // With --watch on one line, so that a program can read each as it comes.
 void Print(const Json& json, const Watch& watch);
 
-// Of all jobs that live, or the one of that name; it may have ended since.
+// Whether any job that lives has failed, or the one of that name, which may have ended since.
 bool HasFailedJob(const Snapshot& snapshot, std::string_view name = {});
 // False, with the names there are on stderr, where there is no such job, or no such lane; of a job
 // that has ended stderr says when and why.

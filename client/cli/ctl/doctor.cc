@@ -233,7 +233,7 @@ void CheckPeers(const DiagnosticInput& input, Findings& findings) {
   for (const PeerProbe& peer : *input.peers) findings.push_back(CheckPeer(peer));
 }
 
-// Of the certificate that the service uses, which need not be the one in its files.
+// Checks the certificate that the service uses, which need not be the one in its files.
 Finding CheckCertificate(const Snapshot& board) {
   constexpr std::int64_t kDay = 24 * 3600;
   constexpr std::int64_t kWarnAhead = 30 * kDay;

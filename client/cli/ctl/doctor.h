@@ -10,11 +10,11 @@
 
 namespace headrace::ctl {
 
-// Of service and machine; the answers of a service that does not answer are left out once it is
-// known.
+// Examines service and machine. Once it is known that the service does not answer, its other
+// answers are left out.
 Findings Examine(const DiagnosticInput& input);
 
-// Of an attempt to reach the service at that address.
+// Explains an attempt to reach the service at that address.
 Findings ExaminePeer(const std::string& address, const Result<std::vector<PeerStep>>& steps);
 
 // What a line `key = "value"` of TOML says; empty where there is none, or the value is empty.

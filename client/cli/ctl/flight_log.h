@@ -37,7 +37,7 @@ struct FlightLog {
   std::int64_t UnixTime(TimeNs time_ns) const;
 };
 
-// Of the rows in `layout`, taken at `now_ns`.
+// Reads the rows in `layout`, copied at `now_ns`.
 FlightLog ReadFlightLogFrom(const ipc::BoardLayout& layout, TimeNs now_ns);
 // Opens the board at `path` and reads it. The error says what to do when there is none.
 Result<FlightLog> ReadFlightLog(const std::string& path);

@@ -18,7 +18,7 @@ using ipc::WaitReasonName;
 // "1 here of 2": ranks of the job that are attached to this service, and those on all nodes.
 std::string RanksHere(const ipc::JobRow& job);
 
-// Of a job of which none of that name lives: when the last one ended and why, and which command
+// When the last job of that name ended and why, where none of that name lives, and which command
 // tells more. Empty where the service knows of none.
 std::string HowItEnded(const Snapshot& snapshot, std::string_view name);
 

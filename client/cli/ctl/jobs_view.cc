@@ -86,7 +86,7 @@ Json EndedJson(const Snapshot& snapshot, std::string_view name) {
           {"cause", end != nullptr ? JsonText(ipc::GetText(end->cause)) : ""}};
 }
 
-// Of sends and receives.
+// A job's sends and receives.
 Json SendsJson(const ipc::JobRow& job) {
   return {{"class", ipc::SendsClassName(job.sends_class)},
           {"sent", job.sends_ended},
@@ -95,7 +95,7 @@ Json SendsJson(const ipc::JobRow& job) {
           {"waiting", job.sends_waiting}};
 }
 
-// Of gradients that cross between nodes encoded; null where none have.
+// What a job's encoded gradients saved between nodes; null where none have crossed encoded.
 Json CompressionJson(const ipc::JobRow& job) {
   if (job.encoded_bytes == 0) return nullptr;
   return {{"bytes", job.encoded_bytes},

@@ -13,7 +13,7 @@
 namespace headrace::ctl {
 namespace {
 
-// Of a terminal that nobody made wider.
+// The width of a terminal that nobody made wider.
 constexpr std::size_t kGanttColumns = 80;
 // No lane is as fast: blocks of the sizes that were measured took equally long.
 constexpr std::uint64_t kNoRate = 1'000'000'000'000;

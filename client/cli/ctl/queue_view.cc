@@ -22,7 +22,7 @@ bool IsPair(const ipc::QueueRow& row) {
   return ipc::IsSendOrReceive(static_cast<Collective>(row.kind));
 }
 
-// Of a send or receive; null where any rank may be the source.
+// One side of a send or receive; null where any rank may be the source.
 Json Side(const ipc::QueueRow& row, std::uint32_t rank) {
   return IsPair(row) && rank != ipc::kAnyRank ? Json(rank) : Json(nullptr);
 }

@@ -17,7 +17,7 @@ std::string BytesOfLimit(std::uint64_t used, std::uint64_t limit) {
                     : fmt::format("{} / {}", FormatBytes(used), FormatBytes(limit));
 }
 
-// Of all its jobs; dispatch writes these rows, control those of users.
+// Sums over all jobs of the user; dispatch writes these rows, control those of users.
 std::uint64_t OperationsOpen(const Snapshot& snapshot, std::uint32_t uid) {
   std::uint64_t open = 0;
   for (const ipc::JobRow& job : snapshot.jobs) {

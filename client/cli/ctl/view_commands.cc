@@ -44,7 +44,7 @@ bool IsUnknownOrFailed(const Snapshot& snapshot, const std::string& job) {
   return !KnowsJob(snapshot, job) || HasFailedJob(snapshot, job);
 }
 
-// Of a job that has ended the table says so.
+// True also for a job that has ended, which the table says.
 bool IsUnknownOrHasFailed(const Snapshot& snapshot, const std::string& job) {
   const bool ended = snapshot.FindEnded(job) != nullptr;
   return (!ended && !KnowsJob(snapshot, job)) || HasFailedJob(snapshot, job);

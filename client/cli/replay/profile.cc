@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 
+#include "ipc/layout_limits.h"
+
 namespace headrace::replay {
 namespace {
 
@@ -28,9 +30,9 @@ Result<Profile> Replayable(Profile profile, double scale) {
   if (std::find(kDTypes.begin(), kDTypes.end(), profile.dtype) == kDTypes.end()) {
     return Wrong(fmt::format("dtype {}: gradients are {}", Name(profile.dtype), DTypeNames()));
   }
-  if (profile.tensors.size() > kGradientsMax) {
+  if (profile.tensors.size() > ipc::kLayoutTensorsMax) {
     return Wrong(fmt::format("{} tensors: a job has at most {} gradients", profile.tensors.size(),
-                             kGradientsMax));
+                             ipc::kLayoutTensorsMax));
   }
   std::uint64_t bytes = 0;
   double seconds = 0;

@@ -13,7 +13,6 @@ namespace headrace::replay {
 using plan::Profile;
 using plan::Tensor;
 
-inline constexpr std::size_t kGradientsMax = 768;                   // of a layout
 inline constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 38;  // of one rank's gradients
 inline constexpr double kIterationSecondsMax = 3600;
 

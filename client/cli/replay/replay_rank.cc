@@ -79,7 +79,7 @@ TimeNs ReplayRank::TimeOf(double seconds, std::uint32_t pass, std::size_t tensor
                   tensor);
 }
 
-void ReplayRank::Note(Span::Kind kind, std::size_t tensor, TimeNs begin_ns, TimeNs end_ns) {
+void ReplayRank::Note(Activity::Kind kind, std::size_t tensor, TimeNs begin_ns, TimeNs end_ns) {
   if (end_ns <= begin_ns) return;
   result_.traces[iteration_ % ReplayResult::kTraces].spans.push_back(
       {kind, tensor, begin_ns, end_ns});
@@ -93,7 +93,7 @@ Status ReplayRank::ReachTensor(std::size_t index) {
   if (Status status = session_.Wait(index); !status) return status;
   if (*open) {
     const TimeNs now = MonotonicNow();
-    Note(Span::Kind::kWait, index, begin, now);
+    Note(Activity::Kind::kWait, index, begin, now);
     current_.waited_ns += now - begin;
     pace_.StandStillUntil(now);
   }
@@ -105,7 +105,7 @@ Status ReplayRank::Forward() {
     if (Status status = ReachTensor(index); !status) return status;
     const TimeNs begin = pace_.due_ns();
     pace_.Compute(TimeOf(config_.profile.tensors[index].forward_s, kForwardPass, index));
-    Note(Span::Kind::kForward, index, begin, pace_.due_ns());
+    Note(Activity::Kind::kForward, index, begin, pace_.due_ns());
     current_.forward_ns += pace_.due_ns() - begin;
   }
   SleepToDue(true);
@@ -125,7 +125,7 @@ Status ReplayRank::Backward() {
   for (std::size_t index = session_.count(); index-- > 0;) {
     const TimeNs before = pace_.due_ns();
     pace_.Compute(TimeOf(config_.profile.tensors[index].backward_s, kBackwardPass, index));
-    Note(Span::Kind::kBackward, index, before, pace_.due_ns());
+    Note(Activity::Kind::kBackward, index, before, pace_.due_ns());
     SleepToDue(false);
     if (Status status = session_.Post(index); !status) return status;
   }

@@ -37,7 +37,7 @@ struct Iteration {
 };
 
 // What happened when.
-struct Span {
+struct Activity {
   enum class Kind { kBackward, kWait, kForward };
   Kind kind = Kind::kBackward;
   std::size_t tensor = 0;
@@ -49,7 +49,7 @@ struct Span {
 struct IterationTrace {
   std::uint64_t iteration = 0;  // as the service counts them, from 1
   TimeNs begin_ns = 0;          // of its backward pass
-  std::vector<Span> spans;
+  std::vector<Activity> spans;
 };
 
 struct ReplayResult {
@@ -85,7 +85,7 @@ class ReplayRank {
   void FillValues();
   Result<bool> MayCount();
   void SleepToDue(bool exactly);
-  void Note(Span::Kind kind, std::size_t tensor, TimeNs begin_ns, TimeNs end_ns);
+  void Note(Activity::Kind kind, std::size_t tensor, TimeNs begin_ns, TimeNs end_ns);
   TimeNs TimeOf(double seconds, std::uint32_t pass, std::size_t tensor) const;
 
   RankSession& session_;

@@ -23,7 +23,7 @@ double Quantile(std::vector<double> values, double share) {
   return values[std::min(index, values.size() - 1)];
 }
 
-// Of each iteration, that of the rank for which it was longest.
+// For each iteration, the time of the rank for which it was longest.
 std::vector<double> Slowest(const std::vector<RankResult>& ranks, TimeNs Iteration::*time) {
   std::vector<double> slowest(ranks.front().result.iterations.size(), 0.0);
   for (const RankResult& rank : ranks) {

@@ -17,16 +17,16 @@ using Json = ctl::TraceEvents::Json;
 constexpr int kComputing = 1;
 constexpr int kWaiting = 2;
 
-// Of the arguments; those of slices the trace converts itself.
+// Converts times in arguments; the trace converts those of slices itself.
 double Microseconds(TimeNs time_ns) { return static_cast<double>(time_ns) / kMicrosecond; }
 
-std::string NameOf(Span::Kind kind, const std::string& tensor) {
+std::string NameOf(Activity::Kind kind, const std::string& tensor) {
   switch (kind) {
-    case Span::Kind::kBackward:
+    case Activity::Kind::kBackward:
       return "backward " + tensor;
-    case Span::Kind::kWait:
+    case Activity::Kind::kWait:
       return "wait " + tensor;
-    case Span::Kind::kForward:
+    case Activity::Kind::kForward:
       return "forward " + tensor;
   }
   return tensor;
@@ -37,8 +37,8 @@ void AddRank(const Profile& profile, std::uint32_t rank, const IterationTrace& p
   trace.NameProcess(rank, fmt::format("rank {}", rank));
   trace.NameTrack(rank, kComputing, "computing");
   trace.NameTrack(rank, kWaiting, "waiting");
-  for (const Span& span : played.spans) {
-    const int row = span.kind == Span::Kind::kWait ? kWaiting : kComputing;
+  for (const Activity& span : played.spans) {
+    const int row = span.kind == Activity::Kind::kWait ? kWaiting : kComputing;
     trace.Slice(rank, row, NameOf(span.kind, profile.tensors[span.tensor].name),
                 span.begin_ns - origin_ns, span.end_ns - origin_ns);
   }

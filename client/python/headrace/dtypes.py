@@ -33,7 +33,7 @@ def dtype_name(dtype: Any) -> str:
 
 @functools.cache
 def _name_in_torch(dtype: Any) -> str:
-    # Of the few there are: every post of a tensor asks.
+    # Cached, since every post of a tensor asks and there are few.
     return _checked(str(dtype).removeprefix("torch."))
 
 

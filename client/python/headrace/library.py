@@ -81,7 +81,7 @@ class LayoutOptions(ctypes.Structure):
         ("size", ctypes.c_size_t),
         ("reduction", ctypes.c_int),
         ("policy", ctypes.c_char * 32),
-        ("codec", ctypes.c_char * 16),
+        ("codec", ctypes.c_char * 64),
         ("codecs", ctypes.POINTER(ctypes.c_char_p)),
         ("compress_after", ctypes.c_uint64),
         ("residuals", ctypes.c_uint64),

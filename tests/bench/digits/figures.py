@@ -18,7 +18,7 @@ ACCELERATED = "DDP, accelerated"
 COMPRESSED = tuple(f"exact+{codec}" for codec in ("bf16", "fp16", "int8", "int4"))
 BY_NAME = (ACCELERATED, *COMPRESSED)
 
-# Of a link's rate; the rest are the headers of TCP, IP and Ethernet.
+# The payload's share of a link's rate; the rest are the headers of TCP, IP and Ethernet.
 PAYLOAD = 0.935
 
 

@@ -21,9 +21,9 @@ constexpr std::size_t kFdsMax = 16;
 constexpr std::size_t kNumbersMax = 16;
 constexpr std::size_t kPieceSize = std::size_t{64} << 10;
 
-// An order and its answer, both ways the same form.
+// A command and its answer, both ways the same form.
 struct Message {
-  Order order = Order::kRelease;
+  Command command = Command::kRelease;
   Code code = Code::kOk;
   std::uint64_t value = 0;  // size or seed
   DeviceHandle handle;
@@ -77,19 +77,19 @@ Status Receive(int socket, Message& message, std::vector<UniqueFd>& fds) {
   return {};
 }
 
-Result<Message> Ask(int socket, const Message& order, const std::vector<UniqueFd>& fds,
+Result<Message> Ask(int socket, const Message& command, const std::vector<UniqueFd>& fds,
                     std::vector<UniqueFd>& received) {
-  if (auto done = Send(socket, order, fds); !done) return done.error();
+  if (auto done = Send(socket, command, fds); !done) return done.error();
   Message answer;
   if (auto done = Receive(socket, answer, received); !done) return done.error();
   if (answer.code != Code::kOk) return Error(answer.code, answer.text.data());
   return answer;
 }
 
-Status Tell(int socket, Order order, std::uint64_t value) {
+Status SendCommand(int socket, Command command, std::uint64_t value) {
   std::vector<UniqueFd> none;
   Message message;
-  message.order = order;
+  message.command = command;
   message.value = value;
   const auto answer = Ask(socket, message, {}, none);
   return answer ? Status() : Status(answer.error());
@@ -99,14 +99,14 @@ std::byte PatternAt(std::uint64_t place, std::uint64_t seed) {
   return static_cast<std::byte>((place * 2654435761U + seed * 40503U) >> 13);
 }
 
-// What the peer does with an order; the grant in `out` goes back with the answer.
+// What the peer does with a command; the grant in `out` goes back with the answer.
 Status Obey(Subject& subject, std::unique_ptr<Reachable>& memory, Message& message,
             std::vector<UniqueFd> in, std::vector<UniqueFd>& out) {
-  if (!memory && (message.order == Order::kFill || message.order == Order::kMatches)) {
+  if (!memory && (message.command == Command::kFill || message.command == Command::kMatches)) {
     return Error(Code::kNotFound, "the peer has no memory");
   }
-  switch (message.order) {
-    case Order::kAllocate: {
+  switch (message.command) {
+    case Command::kAllocate: {
       auto made = subject.Allocate(message.value);
       if (!made) return made.error();
       memory = std::move(*made);
@@ -116,27 +116,27 @@ Status Obey(Subject& subject, std::unique_ptr<Reachable>& memory, Message& messa
       out = std::move(grant->fds);
       return {};
     }
-    case Order::kImport: {
+    case Command::kImport: {
       auto imported = subject.Import({message.handle, std::move(in)});
       if (!imported) return imported.error();
       memory = std::move(*imported);
       return {};
     }
-    case Order::kFill:
+    case Command::kFill:
       return FillWithPattern(*memory, message.value);
-    case Order::kMatches:
+    case Command::kMatches:
       return MatchesPattern(*memory, message.value);
-    case Order::kRelease:
+    case Command::kRelease:
       memory = nullptr;
       return {};
-    case Order::kHeld: {
+    case Command::kHeld: {
       const auto held = subject.Held();
       message.numbers_count = std::min(held.size(), kNumbersMax);
       std::copy_n(held.begin(), message.numbers_count, message.numbers.begin());
       return {};
     }
   }
-  return Error(Code::kInvalidArgument, "no such order");
+  return Error(Code::kInvalidArgument, "no such command");
 }
 
 }  // namespace
@@ -191,10 +191,10 @@ Peer::Peer(const std::string& kind, const std::vector<std::string>& variables) {
   const UniqueFd theirs(::fcntl(ends[1], F_DUPFD, 100));  // survives the exec
   ::close(ends[1]);
   std::string program = "/proc/self/exe";
-  std::string order = "--memory-peer";
+  std::string command = "--memory-peer";
   std::string name = kind;
   std::string fd = std::to_string(theirs.get());
-  char* arguments[] = {program.data(), order.data(), name.data(), fd.data(), nullptr};
+  char* arguments[] = {program.data(), command.data(), name.data(), fd.data(), nullptr};
   std::vector<std::string> own = variables;
   std::vector<char*> environment;
   for (std::string& variable : own) environment.push_back(variable.data());
@@ -219,7 +219,7 @@ void Peer::Kill() {
 
 Result<DeviceGrant> Peer::Allocate(std::uint64_t size) {
   Message message;
-  message.order = Order::kAllocate;
+  message.command = Command::kAllocate;
   message.value = size;
   DeviceGrant grant;
   const auto answer = Ask(socket_.get(), message, {}, grant.fds);
@@ -230,20 +230,22 @@ Result<DeviceGrant> Peer::Allocate(std::uint64_t size) {
 
 Status Peer::Import(const DeviceGrant& grant) {
   Message message;
-  message.order = Order::kImport;
+  message.command = Command::kImport;
   message.handle = grant.handle;
   std::vector<UniqueFd> none;
   const auto answer = Ask(socket_.get(), message, grant.fds, none);
   return answer ? Status() : Status(answer.error());
 }
 
-Status Peer::Fill(std::uint64_t seed) { return Tell(socket_.get(), Order::kFill, seed); }
-Status Peer::Matches(std::uint64_t seed) { return Tell(socket_.get(), Order::kMatches, seed); }
-Status Peer::Release() { return Tell(socket_.get(), Order::kRelease, 0); }
+Status Peer::Fill(std::uint64_t seed) { return SendCommand(socket_.get(), Command::kFill, seed); }
+Status Peer::Matches(std::uint64_t seed) {
+  return SendCommand(socket_.get(), Command::kMatches, seed);
+}
+Status Peer::Release() { return SendCommand(socket_.get(), Command::kRelease, 0); }
 
 Result<std::vector<std::uint64_t>> Peer::Held() {
   Message message;
-  message.order = Order::kHeld;
+  message.command = Command::kHeld;
   std::vector<UniqueFd> none;
   const auto answer = Ask(socket_.get(), message, {}, none);
   if (!answer) return answer.error();

@@ -12,7 +12,7 @@
 
 namespace headrace::memory_contract {
 
-enum class Order : std::uint32_t { kAllocate, kImport, kFill, kMatches, kRelease, kHeld };
+enum class Command : std::uint32_t { kAllocate, kImport, kFill, kMatches, kRelease, kHeld };
 
 class Peer {
  public:

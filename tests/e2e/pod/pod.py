@@ -60,7 +60,7 @@ class Pod:
             time.sleep(0.01)
         self.holder = held[0]
         self._outside = outside = f"hrp{os.getpid() % 100000}"
-        # Of the range for benchmarks of networks, so of nobody's.
+        # An address of the range for benchmarks of networks, so nobody's.
         self.address = f"198.18.{os.getpid() % 250}.2"
         gateway = f"198.18.{os.getpid() % 250}.1"
         inside = ["nsenter", "--net", "--target", str(self.holder)]

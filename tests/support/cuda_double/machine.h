@@ -111,7 +111,7 @@ struct Point {
 // Whether those behind it in a hardware queue may begin once it has begun, or when it is over.
 enum class Holds : std::uint8_t { kNothing, kQueue };
 
-struct Operation {
+struct StreamOperation {
   std::function<CuResult()> run;
   std::vector<Point> after;
   std::uint64_t number = 0;  // in the hardware queue
@@ -128,7 +128,7 @@ struct StreamState {
   bool closed = false;
   bool captured = false;   // into a graph
   bool abandoned = false;  // its context is gone: waits give up
-  std::deque<Operation> queue;
+  std::deque<StreamOperation> queue;
   std::uint64_t posted = 0;
   std::uint64_t begun = 0;
   std::uint64_t done = 0;

@@ -9,7 +9,7 @@
 namespace headrace::cuda_double {
 namespace {
 
-// Of a handle, where it is a multicast object's; else null.
+// The multicast object of a handle; null where it has none.
 Team* TeamOf(CuMemory object) {
   Machine& machine = TheMachine();
   const auto found = machine.handles.find(object);

@@ -17,12 +17,12 @@ Device& DeviceOf(const StreamState& stream) {
 // Programming Guide, CUDA Environment Variables, CUDA_DEVICE_MAX_CONNECTIONS). Assumed, as what
 // such a queue is known for: each begins what stands in it in the order of the posts, so that what
 // waits there, for a word or for the host, holds up other streams' work behind it.
-bool IsFirst(const StreamState& stream, const Operation& operation) {
+bool IsFirst(const StreamState& stream, const StreamOperation& operation) {
   const auto& queue = DeviceOf(stream).queues[stream.hardware_queue];
   return !queue.empty() && queue.front() == operation.number;
 }
 
-void LeaveQueue(const StreamState& stream, const Operation& operation) {
+void LeaveQueue(const StreamState& stream, const StreamOperation& operation) {
   if (std::erase(DeviceOf(stream).queues[stream.hardware_queue], operation.number) != 0) {
     TheMachine().changed.notify_all();
   }
@@ -32,14 +32,14 @@ void LeaveQueue(const StreamState& stream, const Operation& operation) {
 // so many (CUDA Programming Guide, Compute Capabilities). Assumed: blocks that run stay until they
 // end, however long they wait for something; and all of a kernel begin at once, where a GPU begins
 // as many as there is room for.
-bool Fits(const Device& device, const Operation& operation) {
+bool Fits(const Device& device, const StreamOperation& operation) {
   const auto all =
       static_cast<std::uint64_t>(TheMachine().settings.multiprocessors) * kThreadsResident;
   return device.resident == 0 || device.resident + operation.threads <= all;
 }
 
 // Waits for its turn. False: its context is broken or gone, and nothing of it is done.
-bool TryBegin(Lock& lock, const StreamState& stream, const Operation& operation) {
+bool TryBegin(Lock& lock, const StreamState& stream, const StreamOperation& operation) {
   Device& device = DeviceOf(stream);
   TheMachine().changed.wait(lock, [&] {
     return IsBroken(stream) ||
@@ -58,7 +58,7 @@ void RunStream(const std::shared_ptr<StreamState>& stream) {
   for (;;) {
     machine.changed.wait(lock, [&] { return !stream->queue.empty() || stream->closed; });
     if (stream->queue.empty()) return;
-    const Operation operation = std::move(stream->queue.front());
+    const StreamOperation operation = std::move(stream->queue.front());
     stream->queue.pop_front();
     for (const Point& point : operation.after) {
       machine.changed.wait(lock, [&] { return IsDone(point) || IsBroken(*stream); });

@@ -22,7 +22,7 @@ class SimulatedNetwork::SimulatedWire final : public Wire {
   std::string Names() const override { return "simulated"; }
   Result<LinkId> Connect(const std::string& address, std::uint64_t key) override;
   void Close(LinkId link) override;
-  bool GoesAtOnce(std::size_t size) const override { return size <= network_.options_.eager_size; }
+  bool IsEager(std::size_t size) const override { return size <= network_.options_.eager_size; }
   void Send(LinkId link, const MessageHeader& header, const std::byte* bytes, std::size_t size,
             std::uint64_t token) override;
   void Accept(ArrivalId arrival, std::byte* memory, std::uint64_t token) override;

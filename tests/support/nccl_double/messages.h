@@ -30,12 +30,12 @@ struct Header {
   Says says = Says::kHello;
   NcclResult result = NcclResult::kSuccess;  // of an answer
   std::uint64_t size = 0;                    // bytes behind it
-  // Of a hello.
+  // Fields of a hello.
   std::uint32_t rank = 0;
   std::uint32_t ranks_count = 0;
   std::uint64_t host = 0;
   std::array<std::uint8_t, 16> gpu{};
-  // Of a call; equal on all ranks, or nothing happens.
+  // Fields of a call; equal on all ranks, or nothing happens.
   Collective kind = Collective::kAllReduce;
   NcclType type = NcclType::kUInt8;
   NcclReduction reduction = 0;  // a scaled sum has the number of the first own one

@@ -89,10 +89,10 @@ void Rank::RunJobs() {
 
 void Rank::Form(std::string hub) {
   family_ = Family::Of(hub, host_);
-  Start([this, hub = std::move(hub)] { return Meet(hub); });
+  Start([this, hub = std::move(hub)] { return JoinHub(hub); });
 }
 
-NcclResult Rank::Meet(const std::string& hub) {
+NcclResult Rank::JoinHub(const std::string& hub) {
   std::optional<UniqueFd> socket = Connect(hub);
   if (!socket) return NcclResult::kSystemError;
   {
@@ -269,7 +269,7 @@ void Rank::Leave() {
 // commDestroySync, then commCleanup, of src/init.cc.
 void Rank::Free() {
   const transport::CurrentContext current(*TheCuda().driver, context_);
-  // Of a context that is broken nothing more comes than its error.
+  // A context that is broken returns nothing but its error.
   if (finished_) (void)TheCuda().driver->call().event_synchronize(finished_.get().thing);
   launch_order_.reset();
   finished_.reset();

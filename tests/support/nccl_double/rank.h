@@ -82,7 +82,7 @@ class Rank : public std::enable_shared_from_this<Rank> {
 
   void Start(std::function<NcclResult()> job);
   void RunJobs();
-  NcclResult Meet(const std::string& hub);
+  NcclResult JoinHub(const std::string& hub);
   NcclResult LoadKernel();
   NcclResult Put(const Call& call);
   NcclResult PutKernel(const Call& call);

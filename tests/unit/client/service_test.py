@@ -155,7 +155,7 @@ class Collectives(ServiceCase):
             self.assertEqual((first, last), ([0, 0], [n - 1, n - 1]))
             self.assertEqual(mine, [float(sum(r + rank for r in range(n)))] * 3)
             self.assertEqual(got, [10 + rank])
-            # Of the sums 6 6 6 6 6, the last two became rank 0's first two.
+            # The last two of the sums 6 6 6 6 6 became rank 0's first two.
             self.assertEqual(low, [6.0, 6.0, 1.0, 1.0] if rank == 0 else [rank + 1.0] * 4)
             for value in ("int32", "float32"):
                 self.assertIn(value, refused[0])

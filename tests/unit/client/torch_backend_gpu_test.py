@@ -162,7 +162,7 @@ def in_place_waits_for_nothing(rank):
             dist.broadcast(whole, 0)
             waits = poster.places._session.counters()["waits"] - before
         values = [tensor.tolist() for tensor in [*tensors, whole]]
-    return waits, made.call_count, len(poster._stage._free), values
+    return waits, made.call_count, len(poster._staging._free), values
 
 
 def another_allocation_at_its_address(rank):

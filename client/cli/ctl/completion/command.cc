@@ -18,16 +18,16 @@ std::vector<std::string> ChoicesOf(const CLI::Option& option) {
 }
 
 // Names tell what a value is: all commands use them alike.
-Takes KindOf(const CLI::Option& option, bool has_choices) {
-  if (!option.get_positional() && option.get_expected_max() == 0) return Takes::kNothing;
-  if (has_choices) return Takes::kChoice;
+ArgumentKind KindOf(const CLI::Option& option, bool has_choices) {
+  if (!option.get_positional() && option.get_expected_max() == 0) return ArgumentKind::kNothing;
+  if (has_choices) return ArgumentKind::kChoice;
   const std::string name = option.get_single_name();
-  if (name == "job") return Takes::kJob;
-  if (name == "lane") return Takes::kLane;
+  if (name == "job") return ArgumentKind::kJob;
+  if (name == "lane") return ArgumentKind::kLane;
   constexpr const char* kFiles[] = {"board", "socket", "out",     "output",       "authority",
                                     "file",  "trace",  "profile", "mps-directory"};
   const bool is_file = std::find(std::begin(kFiles), std::end(kFiles), name) != std::end(kFiles);
-  return is_file ? Takes::kFile : Takes::kAnything;
+  return is_file ? ArgumentKind::kFile : ArgumentKind::kAnything;
 }
 
 OptionSpec MakeOption(const CLI::Option& option) {
@@ -35,7 +35,7 @@ OptionSpec MakeOption(const CLI::Option& option) {
   for (const std::string& name : option.get_snames()) spec.flags.push_back("-" + name);
   for (const std::string& name : option.get_lnames()) spec.flags.push_back("--" + name);
   spec.choices = ChoicesOf(option);
-  spec.takes = KindOf(option, !spec.choices.empty());
+  spec.argument = KindOf(option, !spec.choices.empty());
   spec.help = option.get_description();
   return spec;
 }

@@ -33,19 +33,19 @@ std::string Condition(const CommandSpec& command) {
 }
 
 std::string Values(const OptionSpec& option) {
-  switch (option.takes) {
-    case Takes::kNothing:
+  switch (option.argument) {
+    case ArgumentKind::kNothing:
       return "";
-    case Takes::kAnything:
+    case ArgumentKind::kAnything:
       return " -x";
-    case Takes::kFile:
+    case ArgumentKind::kFile:
       return " -r -F";
-    case Takes::kChoice:
+    case ArgumentKind::kChoice:
       return fmt::format(" -x -a {}",
                          QuotedForFish(fmt::format("{}", fmt::join(option.choices, " "))));
-    case Takes::kJob:
+    case ArgumentKind::kJob:
       return " -x -a '(__headracectl_names jobs)'";
-    case Takes::kLane:
+    case ArgumentKind::kLane:
       return " -x -a '(__headracectl_names lanes)'";
   }
   return "";
@@ -100,7 +100,7 @@ std::string FishCompletion(const ProgramSpec& program) {
       text += Declare(where, DeclareFlags(option), option.help);
     }
     for (const OptionSpec& word : command.words) {
-      if (word.takes != Takes::kAnything) text += Declare(where, Values(word), word.help);
+      if (word.argument != ArgumentKind::kAnything) text += Declare(where, Values(word), word.help);
     }
   }
   return text;

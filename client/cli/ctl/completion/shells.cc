@@ -24,17 +24,17 @@ std::string Flags(const CommandSpec& command) {
 
 // What a function prints for a value: a list, or the answer of the program.
 std::string Answer(const OptionSpec& option) {
-  switch (option.takes) {
-    case Takes::kChoice:
+  switch (option.argument) {
+    case ArgumentKind::kChoice:
       return fmt::format("echo {}", Quoted(fmt::format("{}", fmt::join(option.choices, " "))));
-    case Takes::kJob:
+    case ArgumentKind::kJob:
       return "_headracectl_names jobs";
-    case Takes::kLane:
+    case ArgumentKind::kLane:
       return "_headracectl_names lanes";
-    case Takes::kFile:
+    case ArgumentKind::kFile:
       return "echo ':files'";
-    case Takes::kNothing:
-    case Takes::kAnything:
+    case ArgumentKind::kNothing:
+    case ArgumentKind::kAnything:
       break;
   }
   return ":";
@@ -54,7 +54,7 @@ std::string Tables(const ProgramSpec& program) {
     }
     flags += fmt::format("    {}) echo {} ;;\n", key, Quoted(Flags(command)));
     for (const OptionSpec& option : command.options) {
-      if (option.takes == Takes::kNothing) continue;
+      if (option.argument == ArgumentKind::kNothing) continue;
       for (const std::string& flag : option.flags) {
         values += fmt::format("    {}) {} ;;\n", Quoted(command.path + ":" + flag), Answer(option));
       }

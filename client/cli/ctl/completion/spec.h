@@ -8,11 +8,11 @@
 namespace headrace::ctl {
 
 // What a value is, beyond its text.
-enum class Takes { kNothing, kAnything, kChoice, kJob, kLane, kFile };
+enum class ArgumentKind { kNothing, kAnything, kChoice, kJob, kLane, kFile };
 
 struct OptionSpec {
   std::vector<std::string> flags;  // "-w", "--watch"; empty: a word without a flag
-  Takes takes = Takes::kNothing;
+  ArgumentKind argument = ArgumentKind::kNothing;
   std::vector<std::string> choices;  // of kChoice
   std::string help;
 };

@@ -13,7 +13,7 @@ namespace headrace::ctl {
 namespace {
 
 constexpr std::size_t kBarCells = 16;
-// Of a job's or a tensor's name, which may be much longer.
+// Columns for the name of a job or tensor, which may be much longer.
 constexpr std::size_t kNameColumns = 24;
 constexpr double kNearlyFull = 0.9;
 
@@ -29,7 +29,7 @@ std::string Rate(double bytes_per_s) {
   return fmt::format("{:>10}", FormatRate(static_cast<std::uint64_t>(bytes_per_s), kSecond));
 }
 
-Span Cell(std::string text, Style style = Style::kPlain) {
+StyledText Cell(std::string text, Style style = Style::kPlain) {
   return {text.empty() ? "-" : std::move(text), style};
 }
 

@@ -39,7 +39,7 @@ std::vector<std::size_t> Widths(const std::vector<GridColumn>& columns,
 
 // Cells beside each other; what is beyond the terminal is cut.
 Line Row(const std::vector<GridColumn>& columns, const std::vector<std::size_t>& widths,
-         const std::vector<Span>& cells, std::size_t width, bool utf8) {
+         const std::vector<StyledText>& cells, std::size_t width, bool utf8) {
   Line line;
   std::size_t left = width;
   for (std::size_t i = 0; i < columns.size(); ++i) {
@@ -60,7 +60,7 @@ Line Row(const std::vector<GridColumn>& columns, const std::vector<std::size_t>&
 std::vector<Line> LayOut(const std::vector<GridColumn>& columns, const std::vector<GridRow>& rows,
                          std::size_t rows_max, std::size_t width, bool utf8) {
   const std::vector<std::size_t> widths = Widths(columns, rows, width);
-  std::vector<Span> titles;
+  std::vector<StyledText> titles;
   for (const GridColumn& column : columns) titles.push_back({column.title, Style::kHead});
   std::vector<Line> lines;
   // One span to the edge, so that a heading is a bar across the terminal.

@@ -17,7 +17,7 @@ struct GridColumn {
 };
 
 struct GridRow {
-  std::vector<Span> cells;  // one a column
+  std::vector<StyledText> cells;  // one a column
   bool selected = false;
 };
 

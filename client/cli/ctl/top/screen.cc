@@ -27,7 +27,7 @@ Line& Line::Add(std::string text, Style style) {
 
 std::string Line::Text() const {
   std::string text;
-  for (const Span& span : spans) text += span.text;
+  for (const StyledText& span : spans) text += span.text;
   return text;
 }
 

@@ -19,13 +19,13 @@ enum class Style {
   kSelected,  // the line that keys act on
 };
 
-struct Span {
+struct StyledText {
   std::string text;
   Style style = Style::kPlain;
 };
 
 struct Line {
-  std::vector<Span> spans{};
+  std::vector<StyledText> spans{};
 
   Line& Add(std::string text, Style style = Style::kPlain);
   std::string Text() const;

@@ -112,7 +112,7 @@ void Terminal::Show(const Screen& screen) {
   const int lines = std::min(static_cast<int>(screen.lines.size()), height());
   for (int y = 0; y < lines; ++y) {
     ::wmove(stdscr, y, 0);
-    for (const Span& span : screen.lines[static_cast<std::size_t>(y)].spans) {
+    for (const StyledText& span : screen.lines[static_cast<std::size_t>(y)].spans) {
       ::wattrset(stdscr, static_cast<int>(AttributesOf(span.style)));
       ::waddnstr(stdscr, span.text.data(), static_cast<int>(span.text.size()));
     }

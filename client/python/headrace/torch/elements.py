@@ -28,7 +28,7 @@ _REDUCTIONS = [
     (ReduceOp.MIN, "min"),
     (ReduceOp.MAX, "max"),
 ]
-# Of zeros and ones; a sum that is not zero is true, as torch has it.
+# Reductions of zeros and ones: a sum that is not zero is true, as in torch.
 _OF_BOOLEANS: dict[str | None, str] = {"sum": "max", "max": "max", "product": "min", "min": "min"}
 _BITWISE_OF_BOOLEANS = [(ReduceOp.BAND, "min"), (ReduceOp.BOR, "max")]
 

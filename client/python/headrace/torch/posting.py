@@ -70,7 +70,7 @@ class StreamOperation:
             self._give_back = None
 
 
-class Stage:
+class StagingBuffers:
     """Memory on GPUs that is shared with the service, for what cannot be shared where it lies."""
 
     def __init__(self, session: Session) -> None:
@@ -109,7 +109,7 @@ class Poster:
         self.places = Places(session)
         self.outcomes = Outcomes()
         self.gpus: set[int] = set()
-        self._stage = Stage(session)
+        self._staging = StagingBuffers(session)
         # Autograd may post from a thread for each GPU.
         self._lock = threading.RLock()
 
@@ -174,7 +174,7 @@ class Poster:
     ) -> StreamOperation:
         if where is not None:
             return self._posted(collective, where, device, arguments)
-        where, memory, give_back = self._stage.take(device, array.dtype, array.numel())
+        where, memory, give_back = self._staging.take(device, array.dtype, array.numel())
         memory.copy_(array)
         copies = [(memory, target) for target in written]
         return self._posted(collective, where, device, arguments, copies, give_back)
@@ -193,7 +193,7 @@ class Poster:
             _gather_into(read, _flat_of(written, count))
             return self._posted(collective, whole, device, arguments)
         dtype = next(array.dtype for _, array in [*read, *written])
-        where, memory, give_back = self._stage.take(device, dtype, count)
+        where, memory, give_back = self._staging.take(device, dtype, count)
         _gather_into(read, memory)
         copies = [(memory[at : at + part.numel()], part) for at, part in written]
         return self._posted(collective, where, device, arguments, copies, give_back)

@@ -523,7 +523,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _rows(
         self, tensor: torch.Tensor, sizes: Sequence[int], what: str, count: int
     ) -> list[int]:
-        # Of `count` elements that carry the tensor, so many for each rank.
+        # `count` elements carry the tensor: as many for each rank as it has rows.
         rows = tensor.shape[0] if tensor.dim() > 0 else 0
         if not sizes:
             if rows % self._size != 0:

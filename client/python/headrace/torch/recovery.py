@@ -101,7 +101,7 @@ class Recovery:
         self._resized = resized
         self._members = session.members  # as they were told last
         self._compare_at = 0  # the iteration before which parameters are compared; 0: none
-        # Of how many ranks the averages of an iteration are that slots have; it never grows.
+        # How many ranks an iteration's averages in slots are made of; it never grows.
         self._averaged: tuple[int, int] = (0, 0)
         self.recoveries = 0
         self.order: Sequence[int] = ()  # of the parameters, once there is a layout
@@ -187,7 +187,7 @@ class Recovery:
                     f"{late}; what was lost first: {cause}", late.code, late.number
                 ) from cause
             except Error as failure:
-                # Of the class that says what was lost: waiting does not mend it.
+                # The class of the cause says what was lost: waiting does not mend it.
                 raise type(cause)(
                     f"{cause}; {failure}", cause.code, cause.number
                 ) from failure

@@ -67,7 +67,7 @@ class HostMemory:
             self._free.setdefault(size, []).append((mapping, offset))
 
 
-# Of each group that has asked for some.
+# The memory of each group that has asked for some.
 _memories: weakref.WeakKeyDictionary[ProcessGroup, HostMemory] = (
     weakref.WeakKeyDictionary()
 )

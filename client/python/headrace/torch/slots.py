@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.operation import Operation
     from headrace.torch.open_gradient import OpenGradient
 
-SLOTS_MAX = 768  # gradients of a layout
+SLOTS_MAX = 768  # gradients of a layout, as ipc/layout_limits.h has it
 _NAME_MAX = 255  # bytes, as the C header has it
 
 
@@ -57,7 +57,7 @@ class Slot:
     memory: torch.Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
     kept: torch.Tensor | None = None  # this rank's gradient as it was posted, to post it again
     averages: torch.Tensor | None = None  # a copy, while a rank that is behind may need them
-    # Of each parameter group, the options at the time of step(); None: no update is due.
+    # The options of each parameter group at step(); None: no update is due.
     due: list[dict[str, Any]] | None = None
 
     @property

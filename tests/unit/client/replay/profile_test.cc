@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "ipc/layout_limits.h"
 #include "tests/support/profile_json.h"
 
 namespace headrace::replay {
@@ -49,8 +50,10 @@ TEST(Profile, RefusesGradientsThatAreNoFloatingPointNumbers) {
 }
 
 TEST(Profile, KeepsToWhatAServiceAndAMachineHold) {
-  EXPECT_EQ(Refused(ProfileOf(std::vector(kGradientsMax, Tensor{"", 1, 0, 0}))), "accepted");
-  EXPECT_NE(Refused(ProfileOf(std::vector(kGradientsMax + 1, Tensor{"", 1, 0, 0}))), "accepted");
+  EXPECT_EQ(Refused(ProfileOf(std::vector(ipc::kLayoutTensorsMax, Tensor{"", 1, 0, 0}))),
+            "accepted");
+  EXPECT_NE(Refused(ProfileOf(std::vector(ipc::kLayoutTensorsMax + 1, Tensor{"", 1, 0, 0}))),
+            "accepted");
   const Tensor huge{"", std::uint64_t{1} << 37, 0, 0};
   EXPECT_EQ(Refused(ProfileOf({huge})), "accepted");
   EXPECT_TRUE(Refused(ProfileOf({huge, kTensor})).starts_with("tensors[1].elements: "));

@@ -17,10 +17,11 @@ ReplayResult ResultOf(std::uint32_t rank) {
     IterationTrace& trace = result.traces[iteration % ReplayResult::kTraces];
     trace.iteration = iteration;
     trace.begin_ns = begin;
-    trace.spans = {{Span::Kind::kBackward, 1, begin, begin + 20 * kMillisecond},
-                   {Span::Kind::kBackward, 0, begin + 20 * kMillisecond, begin + 50 * kMillisecond},
-                   {Span::Kind::kWait, 0, begin + 50 * kMillisecond, begin + 55 * kMillisecond},
-                   {Span::Kind::kForward, 0, begin + 55 * kMillisecond, begin + 80 * kMillisecond}};
+    trace.spans = {
+        {Activity::Kind::kBackward, 1, begin, begin + 20 * kMillisecond},
+        {Activity::Kind::kBackward, 0, begin + 20 * kMillisecond, begin + 50 * kMillisecond},
+        {Activity::Kind::kWait, 0, begin + 50 * kMillisecond, begin + 55 * kMillisecond},
+        {Activity::Kind::kForward, 0, begin + 55 * kMillisecond, begin + 80 * kMillisecond}};
   }
   return result;
 }

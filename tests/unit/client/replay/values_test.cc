@@ -17,7 +17,7 @@ T ElementAt(const std::vector<std::byte>& bytes, std::size_t index) {
 
 float FromBFloat16(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
 
-// Of normal numbers and 0.
+// Values of normal numbers and 0.
 float FromFloat16(std::uint16_t bits) {
   if (bits == 0) return 0;
   const std::uint32_t exponent = (bits >> 10) + 127 - 15;
