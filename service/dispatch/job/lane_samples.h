@@ -24,6 +24,11 @@ class LaneSamples {
   LaneSamples() { samples_.reserve(kSamplesMax); }
 
   void Add(double bytes, double seconds);
+  // What was seen so far says nothing any more.
+  void Clear() {
+    samples_.clear();
+    next_ = 0;
+  }
 
   // The line of the samples, in which what does not fit counts little: blocks that waited for
   // another node are above every line. `prior` is what is believed without them; it says where

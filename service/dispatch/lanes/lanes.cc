@@ -176,6 +176,12 @@ void Lanes::OnFacts(const LaneFacts& facts) {
   Show(facts.lane);
 }
 
+void Lanes::OnMoved(Job& job, std::uint8_t lane) {
+  HR_CHECK(lane < lanes_.size() && IsBetweenNodes(lane), lane);
+  lanes_[lane].cost = transport::CostKeeper(lanes_[lane].cost.line());
+  if (!job.samples.empty()) job.samples[SampleOf(lane)].Clear();
+}
+
 void Lanes::OnFlow(std::uint8_t lane, TimeNs flowed_ns) {
   HR_CHECK(lane < lanes_.size(), lane);
   if (!lanes_[lane].port.measures_flow) return;

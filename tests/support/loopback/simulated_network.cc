@@ -27,6 +27,11 @@ void SimulatedNetwork::AdvanceTo(TimeNs now) {
   now_ = std::max(now_, now);
 }
 
+void SimulatedNetwork::Mend(const std::string& one, const std::string& other) {
+  cut_.erase({IndexOf(one), IndexOf(other)});
+  cut_.erase({IndexOf(other), IndexOf(one)});
+}
+
 TimeNs SimulatedNetwork::NextDue() const {
   return due_.empty() ? kNever : due_.begin()->first.first;
 }
@@ -186,9 +191,10 @@ void SimulatedNetwork::EndOpenOf(const Link& link, LinkId id, Code code) {
     }
     if (other == id || flight.link != other) continue;
     if (!flight.has_copy) flight.lost = true;
-    // Who closes a link has its memory back at once, also where the bytes were on their way.
-    const bool ends = !flight.has_copy || code == Code::kCancelled;
-    if (flight.accept_open && ends) EndAccept(flight, code);
+    // Who closes a link has its memory back at once, also where the bytes were on their way; those
+    // of a small message are here.
+    if (flight.accept_open && flight.has_copy && code == Code::kCancelled) Write(arrival, flight);
+    if (flight.accept_open && !flight.has_copy) EndAccept(flight, code);
   }
   std::erase_if(flights_, [](const auto& entry) { return entry.second.IsOver(); });
 }

@@ -21,7 +21,8 @@ std::span<std::byte> Aligned(std::vector<std::byte>& memory) {
 }  // namespace
 
 Result<LinkId> SimulatedNetwork::SimulatedWire::Connect(const std::string& address,
-                                                        std::uint64_t key) {
+                                                        std::uint64_t key,
+                                                        std::uint16_t /*member*/) {
   for (const auto& wire : network_.wires_) {
     if (wire->address() != address) continue;
     const std::size_t peer = wire->index_;
