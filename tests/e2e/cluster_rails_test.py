@@ -15,6 +15,8 @@ from support.unittests import run_tests
 
 COUNT = 1 << 20  # elements: 4 MiB take 34 ms over both rails
 RATE_MBIT = 500
+# Networks of the nodes: the services speak over the first, lanes ucx0 and ucx1 over the others.
+RAILS = (1, 2)
 
 
 class Load:
@@ -41,7 +43,7 @@ class Load:
         self._sums.join()
         self._meter.join()
         for at, rates in self.seconds:
-            print(f"  {at:5.1f} s: " + ", ".join(f"rail {i} {rate:5.1f} MB/s" for i, rate in enumerate(rates)))
+            print(f"  {at:5.1f} s: " + ", ".join(f"eth{i} {rate:5.1f} MB/s" for i, rate in zip(RAILS, rates, strict=True)))
 
     def _run(self) -> None:
         seed = 0
@@ -58,10 +60,10 @@ class Load:
     def _measure(self) -> None:
         node = self.case.cluster[0]
         begin = last = time.monotonic()
-        before = [node.bytes_sent(rail) for rail in range(2)]
+        before = [node.bytes_sent(rail) for rail in RAILS]
         while not self._ends.wait(1.0):
             now = time.monotonic()
-            sent = [node.bytes_sent(rail) for rail in range(2)]
+            sent = [node.bytes_sent(rail) for rail in RAILS]
             rates = [(new - old) / (now - last) / 1e6 for new, old in zip(sent, before, strict=True)]
             self.seconds.append((now - begin, rates))
             last, before = now, sent
@@ -76,8 +78,8 @@ class Load:
 
 class TwoRails(ClusterCase):
     nodes = 2
-    options = {"rails": [RATE_MBIT, RATE_MBIT]}
-    flags = ("--rails", "eth0,eth1")
+    options = {"rails": [None, RATE_MBIT, RATE_MBIT]}
+    flags = ("--rails", "eth1,eth2")
     fresh = True
 
     def texts(self, node: int) -> list[str]:
@@ -85,7 +87,7 @@ class TwoRails(ClusterCase):
 
     def lane(self, node: int, name: str) -> dict:
         lanes = self.services[node].ctl_json("lanes")["lanes"]
-        return next(lane for lane in lanes if lane["name"] == name)
+        return next(lane for lane in lanes if lane["lane"] == name)
 
     def told(self, words: str, nodes: tuple[int, ...] = (0, 1)) -> bool:
         return await_true(lambda: all(any(words in text for text in self.texts(node)) for node in nodes))
@@ -101,8 +103,8 @@ class TwoRails(ClusterCase):
         print(f"  the longest sum since took {longest * 1e3:.0f} ms")
         self.assertLess(longest, most_s)
 
-    def lose(self, rail: int, cut, mend) -> None:
-        ranks = self.job((1, 1))
+    def lose(self, rail: int, cut, mend, away_s: float) -> None:
+        ranks = self.job((1, 1), name=f"loses-{rail}")
         self.exercise(ranks, "all_reduce", count=COUNT)
         with Load(self, ranks) as load:
             self.assertTrue(load.goes_on(10))
@@ -112,24 +114,25 @@ class TwoRails(ClusterCase):
             self.assertTrue(load.goes_on(), load.errors)
             # The switch takes 200 ms, and then half of the links are left.
             self.check(load, begin, 0.2 + 4 * typical + SOON_S)
-            self.assertTrue(self.told(f"lane ucx{rail} sends to node"), self.texts(0))
+            self.assertTrue(self.told(f"lane ucx{rail - 1} sends to node"), self.texts(0))
             self.assertTrue(self.told(f"and no longer over tcp/eth{rail}"), self.texts(0))
-            self.assertTrue(await_true(lambda: f"tcp/eth{1 - rail} for" in self.lane(0, f"ucx{rail}")["transport"]))
-            time.sleep(2)
+            self.assertTrue(await_true(lambda: f"tcp/eth{3 - rail} for" in self.lane(0, f"ucx{rail - 1}")["transport"]))
+            time.sleep(away_s)
             mend()
             self.assertTrue(self.told(f"over tcp/eth{rail} again"), self.texts(0))
             self.moves(rail)
             self.assertTrue(load.goes_on(), load.errors)
-            self.assertTrue(await_true(lambda: self.lane(0, f"ucx{rail}")["transport"] == f"tcp/eth{rail}"))
+            self.assertTrue(await_true(lambda: self.lane(0, f"ucx{rail - 1}")["transport"] == f"tcp/eth{rail}"))
         self.assertEqual(load.errors, [])
 
     def test_one_is_cut_without_a_word(self) -> None:
-        for rail in (0, 1):
-            with self.subTest(rail=rail):
-                self.lose(rail, lambda rail=rail: self.cluster[1].cut(rail=rail), lambda rail=rail: self.cluster[1].mend(rail))
+        """The second for so long that the kernel gives its connections up, and new ones are made."""
+        node = self.cluster[1]
+        for rail, away_s in zip(RAILS, (1, 8), strict=True):
+            self.lose(rail, lambda rail=rail: node.cut(rail=rail), lambda rail=rail: node.mend(rail), away_s)
 
     def test_one_loses_its_cable(self) -> None:
-        self.lose(0, lambda: self.cluster[0].unplug(0), lambda: self.cluster[0].plug(0))
+        self.lose(1, lambda: self.cluster[0].unplug(1), lambda: self.cluster[0].plug(1), 1)
 
     def test_the_connections_of_one_are_reset(self) -> None:
         """What a firewall or a switch's restart does: both ends hear of it at once."""
@@ -138,12 +141,12 @@ class TwoRails(ClusterCase):
         with Load(self, ranks) as load:
             self.assertTrue(load.goes_on(10))
             begin = time.monotonic()
-            killed = self.cluster[0].start(["ss", "-K", "dst", self.cluster[1].addresses[1]])
+            killed = self.cluster[0].start(["ss", "-K", "dst", self.cluster[1].addresses[2]])
             killed.communicate(timeout=10)
             self.assertTrue(load.goes_on(), load.errors)
             self.check(load, begin, 0.2 + 2 * SOON_S)
-            self.assertTrue(self.told("and no longer over tcp/eth1", (0,)), self.texts(0))
-            self.assertTrue(self.told("over tcp/eth1 again", (0,)), self.texts(0))
+            self.assertTrue(self.told("and no longer over tcp/eth2", (0,)), self.texts(0))
+            self.assertTrue(self.told("over tcp/eth2 again", (0,)), self.texts(0))
             self.assertTrue(load.goes_on(), load.errors)
         self.assertEqual(load.errors, [])
 
@@ -153,11 +156,11 @@ class TwoRails(ClusterCase):
         with Load(self, ranks) as load:
             self.assertTrue(load.goes_on(10))
             begin = time.monotonic()
-            self.cluster[1].cut(rail=0)
+            self.cluster[1].cut(rail=1)
             time.sleep(2)
-            self.cluster[1].mend(0)
+            self.cluster[1].mend(1)
             self.check(load, begin, 0.2 + 2 * SOON_S)
-            self.assertTrue(self.told("over tcp/eth0 again"), self.texts(0))
+            self.assertTrue(self.told("over tcp/eth1 again"), self.texts(0))
             self.assertTrue(load.goes_on(), load.errors)
         self.assertEqual(load.errors, [])
 
