@@ -210,8 +210,8 @@ Result<Rail> OpenRail(const Config& config, std::size_t index,
       return status.error().Within(fmt::format("listen to lane {}", rail.name));
     }
   }
-  rail.exchange = std::make_unique<transport::Exchange>(
-      rail.wire->wire(), transport::ExchangeOptions{.name = rail.name});
+  rail.exchange =
+      std::make_unique<transport::Exchange>(rail.wire->wire(), rail.wire->OptionsOf(rail.name));
   return rail;
 }
 

@@ -1,5 +1,6 @@
 #include "transport/ucx/ucx_rails.h"
 
+#include <fmt/format.h>
 #include <sys/random.h>
 
 #include <cerrno>
@@ -28,12 +29,24 @@ Result<std::unique_ptr<UcxRails>> UcxRails::Open(UcxOptions options,
     return SystemError("draw an id for the wire", errno);
   }
   opened->rails_ = std::make_unique<RailWire>(std::move(wires), id);
+  // As far as other nodes take one: each rail's own is within it.
+  if (const std::size_t size = opened->wire().address().size(); size > kUcxAddressSizeMax) {
+    return Error(Code::kExhausted, fmt::format("the address of {} rails has {} bytes, {} are the "
+                                               "most: name fewer devices",
+                                               devices.size(), size, kUcxAddressSizeMax));
+  }
   return opened;
 }
 
 Wire& UcxRails::wire() {
   if (rails_) return *rails_;
   return *wires_.front();
+}
+
+ExchangeOptions UcxRails::OptionsOf(const std::string& lane) const {
+  ExchangeOptions options{.name = lane};
+  if (rails_) options.peer_bytes_max = kPeerBytesMax;
+  return options;
 }
 
 std::vector<int> UcxRails::event_fds() const {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/exchange/limits.h"
 #include "transport/rails/rail_wire.h"
 #include "transport/ucx/options.h"
 #include "transport/ucx/ucx_wire.h"
@@ -23,7 +24,13 @@ class UcxRails {
   static Result<std::unique_ptr<UcxRails>> Open(UcxOptions options,
                                                 const std::vector<std::string>& devices);
 
+  // ExchangeOptions::peer_bytes_max where there are several: bytes count until the other end has
+  // acknowledged them, and not only until they have left.
+  static constexpr std::size_t kPeerBytesMax = std::size_t{1} << 20;
+
   Wire& wire();
+  // For the exchange over this wire, which is the lane of that name.
+  ExchangeOptions OptionsOf(const std::string& lane) const;
   // Each is readable when the wire has something to do.
   std::vector<int> event_fds() const;
   // Of the lane's own rail.
