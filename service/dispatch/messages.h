@@ -148,8 +148,8 @@ struct LaneAnswered {
 };
 using DispatchMessage =
     std::variant<OpenSession, AddSegment, RemoveSegment, AddTensors, RemoveTensors, CloseSession,
-                 Ping, Drain, StageEnded, LaneFacts, LaneMoved, JobForming, JobFormed, JobFailed, RankLeft,
-                 SetLayout, PlanOffer, PlanSwitch, SteerJob, StageWaits, LaneAnswered, QuotaRefused,
-                 ScratchMade, SendNotices, ReceivePosted>;
+                 Ping, Drain, StageEnded, LaneFacts, LaneMoved, JobForming, JobFormed, JobFailed,
+                 RankLeft, SetLayout, PlanOffer, PlanSwitch, SteerJob, StageWaits, LaneAnswered,
+                 QuotaRefused, ScratchMade, SendNotices, ReceivePosted>;
 
 }  // namespace headrace::service

@@ -83,6 +83,7 @@ PROGRAMS = {
     "tail": "coreutils",
     "tar": "tar",
     "taskset": "util-linux",
+    "ss": "iproute2",
     "tc": "iproute2",
     "tmux": "tmux",
     "true": "coreutils",
