@@ -163,8 +163,9 @@ void SimulatedNetwork::Write(ArrivalId id, Flight& flight) {
     ways_[{flight.from, flight.to}].bytes_by_key[flight.header.key] += flight.size;
     Schedule(now_ + Delay(), {.what = What::kConfirm, .flight = id});
   }
-  const std::byte* const bytes = flight.has_copy ? flight.copy.data() : flight.bytes;
-  if (flight.size > 0) std::memcpy(flight.memory, bytes, flight.size);
+  if (flight.size > 0 && !flight.has_copy) {
+    std::memcpy(flight.memory, flight.bytes, flight.size);
+  }
   EndAccept(flight, Code::kOk);
 }
 
@@ -192,9 +193,9 @@ void SimulatedNetwork::EndOpenOf(const Link& link, LinkId id, Code code) {
     if (other == id || flight.link != other) continue;
     if (!flight.has_copy) flight.lost = true;
     // Who closes a link has its memory back at once, also where the bytes were on their way; those
-    // of a small message are here.
-    if (flight.accept_open && flight.has_copy && code == Code::kCancelled) Write(arrival, flight);
-    if (flight.accept_open && !flight.has_copy) EndAccept(flight, code);
+    // of a small message are there.
+    const bool ends = !flight.has_copy || code == Code::kCancelled;
+    if (flight.accept_open && ends) EndAccept(flight, flight.has_copy ? Code::kOk : code);
   }
   std::erase_if(flights_, [](const auto& entry) { return entry.second.IsOver(); });
 }
