@@ -56,5 +56,7 @@ def _create(options: Any, backend_options: Any = None) -> ProcessGroup:
     _refuse_to_replace_others()
     keep_untraced(ProcessGroup, Work)
     rank, size = options.group_rank, options.group_size
+    if getattr(options, "enable_reconfigure", False):  # torch 2.14
+        return ProcessGroup(options.group_id, rank, size, options.timeout, starts=False)
     name = agree_on_name(options.store, rank, options.global_ranks_in_group)
     return ProcessGroup(name, rank, size, options.timeout)
