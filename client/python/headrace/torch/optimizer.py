@@ -107,6 +107,7 @@ class ScheduledOptimizer(WrappingOptimizer):
         force_compress: bool = False,
         clip_norm: float | None = None,
         clip_norm_type: float = 2.0,
+        transaction: bool | None = None,
     ) -> None:
         """``session``: None makes one by headrace.init(), which close() closes; for a second optimizer of
         this process in a job of its own, "JOB.2". ``policy`` as in Session.layout, as are ``compress``
@@ -129,6 +130,10 @@ class ScheduledOptimizer(WrappingOptimizer):
         divided by them from the next batch on. So that no iteration is a mixture, the first module then
         waits for all averages, and no longer for its own only.
 
+        ``transaction``: whether a rank uses averages only when it knows that all ranks have all of the
+        iteration: so no step is made by a rank that is then lost and not by the others. It takes a
+        barrier an iteration, needs ``reconnect``, and is the same on all ranks. None: where ``shrink`` is.
+
         ``scale``: what each gradient is multiplied by before it is summed; ``op="sum"`` and one through
         the number of ranks are the arithmetic of DistributedDataParallel.
         """
@@ -145,6 +150,12 @@ class ScheduledOptimizer(WrappingOptimizer):
         updates = Updates(optimizer)
         seconds = self.session.reconnect_seconds if reconnect is None else reconnect
         min_world = _min_world(self.session, shrink, scale, op == "average" and seconds > 0)
+        if transaction and seconds <= 0:
+            raise ValueError("transaction needs reconnect (HEADRACE_RECONNECT)")
+        recovery = None
+        if seconds > 0:
+            votes = min_world > 0 if transaction is None else transaction
+            recovery = Recovery(self.session, updates, seconds, min_world, resized, votes)
         self._maker = LayoutMaker(self.session, op, policy, compress, compress_after)
         self._clipping = Clipping(clip_norm, clip_norm_type) if clip_norm is not None else None
         self._flow = GradientFlow(
@@ -153,7 +164,7 @@ class ScheduledOptimizer(WrappingOptimizer):
             self.session,
             self._maker,
             self._say_once,
-            Recovery(self.session, updates, seconds, min_world, resized) if seconds > 0 else None,
+            recovery,
             scale,
             self._clipping,
         )

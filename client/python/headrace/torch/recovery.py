@@ -20,6 +20,10 @@ still found on some rank: those that lack any get them. Or nobody has used one: 
 summed again from the copies, over those that are left and divided by their number. After each recovery
 the ranks compare their parameters, once these have their updates.
 
+That leaves one gap: a rank that is lost may have used averages that died with it. Where an iteration is a
+transaction, each rank votes when it has all averages, by a barrier, and uses them when that has ended.
+So whoever has used one knew that all had all: they are found among those that are left, whoever is lost.
+
 On a GPU copies are made in the order of torch's current stream, and the host waits for averages: an
 update is made only from what is known to have arrived, so none has ever to be taken back.
 """
@@ -84,6 +88,7 @@ class Recovery:
 
     ``seconds``: how long a service, and the other ranks, are waited for at a time. ``min_world``: with how
     many ranks the job may go on; 0: with all of them only. ``resized`` is called when it has.
+    ``transaction``: no rank uses an average before it knows that all ranks have all of the iteration.
     """
 
     def __init__(
@@ -93,11 +98,13 @@ class Recovery:
         seconds: float,
         min_world: int = 0,
         resized: Callable[[Resize], None] | None = None,
+        transaction: bool = False,
     ) -> None:
         self._session = session
         self._updates = updates
         self._seconds = seconds
         self._min_world = min_world
+        self._transaction = transaction
         self._resized = resized
         self._members = session.members  # as they were told last
         self._compare_at = 0  # the iteration before which parameters are compared; 0: none
@@ -129,9 +136,19 @@ class Recovery:
         self._averages_of = iteration
 
     @property
+    def elastic(self) -> bool:
+        """Whether the job may go on with other ranks."""
+        return self._min_world > 0
+
+    @property
     def whole(self) -> bool:
         """Whether averages are used only when all of the iteration's are there."""
-        return self._min_world > 0
+        return self.elastic or self._transaction
+
+    def vote(self) -> None:
+        """Says that this rank has all averages of the iteration, and returns when all ranks have said so."""
+        if self._transaction:
+            self._session.barrier()
 
     def compare(self, iteration: int) -> None:
         """Before that iteration begins, and after all updates: holds the parameters of all ranks against
@@ -176,7 +193,7 @@ class Recovery:
             _close_ended(slots)
             try:
                 self._session.reconnect(
-                    self._seconds, self._min_world > 0, self._min_world
+                    self._seconds, self.elastic, self._min_world
                 )
                 again = self._agree(iteration, lack, slots, layout)
             except LOSSES as loss:
@@ -287,6 +304,7 @@ class Recovery:
             self._drop_partial(facts, slots)
             self._complete_averages(facts, slots)
             self._sum_beside(slots)
+            self.vote()
             iteration = self._receive()
         else:
             # Those that are behind get the state of before the newest iteration, too.
@@ -339,7 +357,7 @@ class Recovery:
 
     def _greet(self, parameters: int) -> Sequence[int]:
         """After each meeting: who is new; they get the order of the parameters, which is returned."""
-        if not self.whole:
+        if not self.elastic:
             return self.order
         session = self._session
         new = torch.zeros(session.world_size, 1, dtype=torch.int64)
@@ -407,6 +425,9 @@ class Recovery:
             self._sum_beside(slots)
         elif again:
             self._sum_again(slots, layout)
+        # Those that were behind, and newcomers then, vote when they have had their part in it.
+        if self.level or again:
+            self.vote()
         return again
 
     def _exchange_facts(
