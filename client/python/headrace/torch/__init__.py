@@ -9,6 +9,8 @@ Four ways, from the one that hides most to the one that changes least:
   compressed_hook in fewer bytes between nodes.
 - ``init_process_group("headrace")``: a backend of torch.distributed, registered by this import.
 
+elastic_run() has plain loops and DDP go on when ranks are lost or join; ScheduledOptimizer does so by itself.
+
 Works with torch 1.13 and 2.15 on the CPU. Sessions come from headrace.init(), which takes what torchrun
 says, the rendezvous of a job of several nodes included.
 """
@@ -44,7 +46,8 @@ __all__ = [
 if torch.distributed.is_available():
     from headrace.torch.accelerate import accelerate
     from headrace.torch.backend import ProcessGroup, register
+    from headrace.torch.elastic import ElasticState, elastic_run
     from headrace.torch.shared_memory import empty, shared_memory
 
     register()
-    __all__ += ["ProcessGroup", "accelerate", "empty", "shared_memory"]
+    __all__ += ["ElasticState", "ProcessGroup", "accelerate", "elastic_run", "empty", "shared_memory"]

@@ -125,12 +125,12 @@ class Membership:
             rendezvous="" if one_node else members[0].address,
         )
 
-    def join(self, timeout: timedelta, limit: timedelta) -> Session:
-        """Attaches, and returns when all members have. ``timeout``: of each operation (HEADRACE_TIMEOUT_MS
-        outdoes it); ``limit``: of this call. Raises Timeout when not all came in that time.
+    def attach(self, timeout: timedelta) -> Session:
+        """Returns when the service has accepted this member. ``timeout``: of each operation; HEADRACE_TIMEOUT_MS
+        outdoes it.
         """
         seconds = None if os.environ.get("HEADRACE_TIMEOUT_MS") else timeout.total_seconds()
-        session = init(
+        return init(
             job=self.job,
             rank=self.rank,
             world_size=self.size,
@@ -138,6 +138,10 @@ class Membership:
             role="rank",
             rendezvous=self.rendezvous,
         )
+
+    def join(self, timeout: timedelta, limit: timedelta) -> Session:
+        """As attach(), and returns when all members have attached; Timeout when not all came within ``limit``."""
+        session = self.attach(timeout)
         try:
             session.barrier(async_op=True).wait(limit.total_seconds())
         except Timeout as late:
