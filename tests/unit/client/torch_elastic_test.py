@@ -70,6 +70,27 @@ def train(session, kill_at, steps, commit_every):
     return made, rates, counts, [vars(each) for each in resizes]
 
 
+def furthest(session):
+    """Rank 2 dies after the first step; in the second, rank 1 needs nobody, and rank 0 rank 2."""
+    state = state_of(session, transaction=False, by=[])
+    made = []
+
+    def step(state):
+        made.append(state.step)
+        if state.step == 1 and session.members[session.rank] == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if state.step == 1 and session.rank == 0 and session.world_size == 3:
+            session.receive(torch.zeros(1), 2)
+        if state.step != 1:
+            session.all_reduce(torch.zeros(1))
+        state.by.append(session.members[session.rank])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        headrace.torch.elastic_run(step, state, 4)
+    return made, state.by[:2]
+
+
 def raise_of_its_own(session):
     """Rank 1's step has a mistake; the other hears that it has gone."""
     state = state_of(session)
@@ -102,9 +123,9 @@ def begin_alike(session):
 
 
 class Elastic(ServiceCase):
-    def run_two(self, function, *arguments, lost=()):
+    def run_two(self, function, *arguments, lost=(), count=2):
         ranks = [
-            start_rank(self.service, rank, 2, function, *arguments, job="elastic") for rank in range(2)
+            start_rank(self.service, rank, count, function, *arguments, job="elastic") for rank in range(count)
         ]
         for rank in lost:
             ranks[rank].end()
@@ -123,6 +144,11 @@ class Elastic(ServiceCase):
         self.assertEqual(rates[5:7], rates[3:5], "the schedule went back, too")
         wanted = {"rank": 0, "world_size": 1, "members": (0,), "lost": (1,), "iteration": 4, "joined": ()}
         self.assertEqual(resizes, [wanted])
+
+    def test_all_go_on_from_the_commit_of_the_one_that_is_furthest(self):
+        self.assertEqual(
+            self.run_two(furthest, lost=[2], count=3), [([0, 1, 2, 3], [1, 1]), ([0, 1, 2, 2, 3], [1, 1])]
+        )
 
     def test_a_mistake_of_a_step_is_raised(self):
         self.assertEqual(self.run_two(raise_of_its_own), ["went on with 1", "shapes do not fit"])
