@@ -112,10 +112,12 @@ OPTIONAL = {
     "commux": "Debian has none; tests/bench/torch names it as missing",
     "compute-sanitizer": "comes with CUDA's toolkit; tests/gpu/run installs nothing",
     "kubectl": "Debian's renders otherwise; the tests that compare skip with that reason",
+    "parameterized": "torchft's tests need it; tests/unit/client/torchft_suite_test.py is skipped without",
     "ray": "Debian has none; the example and its test say so",
     "ruff": "Debian 12 has none; the test lint.python skips with that reason",
     "systemctl": "scripts of our own Debian packages call it only where systemd runs",
     "systemd-sysusers": "likewise",
+    "torchft": "Debian has none; tests/unit/client/torchft_suite_test.py is skipped without",
     "torchrun": "comes with torch, and not with Debian's",
     "valgrind": "tests/bench/watching leaves one figure out without it",
 }
