@@ -125,6 +125,7 @@ class GradientFlow:
         )
         for slot in self._slots:
             slot.take_views(self._layout.torch(slot.index))
+            slot.take_residual(self._layout.residual(slot.index))
             for member in slot.members:
                 self._take(slot, member)
         for module in self._model.modules():

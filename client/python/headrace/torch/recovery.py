@@ -24,6 +24,10 @@ That leaves one gap: a rank that is lost may have used averages that died with i
 transaction, each rank votes when it has all averages, by a barrier, and uses them when that has ended.
 So whoever has used one knew that all had all: they are found among those that are left, whoever is lost.
 
+What encodings leave out of sums goes with the sums: of an average that somebody has, it stays as it is,
+since all nodes have encoded their part; where a sum is made again, it begins as it was before the first
+time. Else what was left out would be given twice, or lost.
+
 On a GPU copies are made in the order of torch's current stream, and the host waits for averages: an
 update is made only from what is known to have arrived, so none has ever to be taken back.
 """
@@ -125,6 +129,8 @@ class Recovery:
         if slot.kept is None:
             slot.kept = torch.empty_like(slot.memory)
         slot.kept.copy_(slot.memory)
+        if slot.residual is not None:
+            slot.residual_kept = slot.residual.clone()
 
     def keep_averages(self, iteration: int, slots: Sequence[Slot]) -> None:
         """Copies the averages, all of which are there, before anybody may change them."""
@@ -392,6 +398,7 @@ class Recovery:
             total = own.to("cpu", torch.float32 if wide else own.dtype, copy=True)
             self._session.all_reduce(total, op="sum")
             slot.memory.copy_(total.div_(count))
+            _restore_residual(slot)
             slot.open, slot.operation = False, None
 
     # ---- What all ranks do together, with the same facts -------------------------------------------
@@ -530,6 +537,12 @@ class Recovery:
     def _sum_again(self, slots: Sequence[Slot], layout: Layout) -> None:
         """An iteration of the layout has all gradients: those that have their average add zeros."""
         averages = {slot.index: slot.memory.clone() for slot in slots if not slot.open}
+        # Zeros that are encoded take with them what was left out before.
+        left_out = {
+            index: slots[index].residual.clone()
+            for index in averages
+            if slots[index].residual is not None
+        }
         posted: list[Slot] = []
         failure: Error | None = None
         stream = devices.current_stream(layout.device)
@@ -538,6 +551,7 @@ class Recovery:
             for slot in reversed(slots):
                 if slot.open:
                     slot.memory.copy_(slot.kept)
+                    _restore_residual(slot)
                 else:
                     slot.memory.zero_()
                 layout.post(slot.index, stream)
@@ -552,6 +566,8 @@ class Recovery:
                 failure = failure or error
         for index, average in averages.items():
             slots[index].memory.copy_(average)
+        for index, residual in left_out.items():
+            slots[index].residual.copy_(residual)
         if failure is not None:
             raise failure
 
@@ -564,6 +580,12 @@ def _refuse_averages(behind: dict[int, Lack], newest: int) -> None:
         f"waits for all averages, and ranks that are in iteration {newest} did not wait for them and "
         "have none left: end all ranks and go on from a checkpoint"
     )
+
+
+def _restore_residual(slot: Slot) -> None:
+    """As it was before the gradient was first posted, which is to be summed again."""
+    if slot.residual is not None and slot.residual_kept is not None:
+        slot.residual.copy_(slot.residual_kept)
 
 
 def _close_ended(slots: Sequence[Slot]) -> None:
