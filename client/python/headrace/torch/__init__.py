@@ -26,6 +26,7 @@ except ImportError as error:
     raise ImportError(text, name=error.name) from error
 
 from headrace.torch.compressed_ddp import CompressedState, compressed_hook
+from headrace.torch.compression import GroupOptions
 from headrace.torch.ddp import DdpState, ddp_hook
 from headrace.torch.gradients import GradientArena
 from headrace.torch.optimizer import ScheduledOptimizer
@@ -36,6 +37,7 @@ __all__ = [
     "CompressedState",
     "DdpState",
     "GradientArena",
+    "GroupOptions",
     "Resize",
     "ScheduledOptimizer",
     "broadcast_parameters",
