@@ -236,19 +236,6 @@ class Session:
         arguments = (dtypes.reduction_number(op),)
         return self._post("hr_all_reduce", x, arguments, async_op, stream)
 
-    def compress_all_reduces(self, codec: str | None) -> None:
-        """How all_reduce() crosses between nodes from now on, where it is a sum or average of float32 in the
-        host's memory of 16 KiB or more.
-
-        ``codec``: "bf16", "fp16", "int8-stochastic", "int4-stochastic", "lossless", or "none", as is None. All
-        ranks say the same between the same operations. Other codecs need what they left out before, which
-        only layout() keeps.
-        """
-        error = library.ErrorText()
-        name = None if codec is None else codec.encode()
-        status = library.load().hr_session_compress(self.handle, name, error)
-        library.check(status, error)
-
     def broadcast(
         self, x: Any, root: int = 0, async_op: bool = False, stream: Any = None
     ) -> Operation:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from headrace.codecs import compress_all_reduces
 from headrace.torch.compression import GroupOptions, codec_of_group
 from headrace.torch.jobs import agree_on_name
 from headrace.torch.process_group import ProcessGroup
@@ -65,5 +66,5 @@ def _create(options: Any, backend_options: Any = None) -> ProcessGroup:
         return ProcessGroup(options.group_id, rank, size, options.timeout, starts=False)
     name = agree_on_name(options.store, rank, options.global_ranks_in_group)
     group = ProcessGroup(name, rank, size, options.timeout)
-    group.session.compress_all_reduces(codec)
+    compress_all_reduces(group.session, codec)
     return group

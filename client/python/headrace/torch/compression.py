@@ -63,7 +63,7 @@ _WITHOUT_RESIDUALS = (
 class GroupOptions:
     """``init_process_group("headrace", pg_options=GroupOptions(compress="bf16"))``.
 
-    ``compress``: as Session.compress_all_reduces has it, of all of the group's all_reduces; None:
+    ``compress``: as headrace.compress_all_reduces has it, of all of the group's all_reduces; None:
     HEADRACE_COMPRESS, where that is one of its codecs, or "none". All ranks give the same.
     """
 
