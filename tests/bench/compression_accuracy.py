@@ -18,6 +18,7 @@ QUICK_STEPS = 12
 SMOOTHED = 8  # steps whose losses one point of a curve is the mean of
 # `none` has its loss after this share of its steps, so that others have some to spare.
 WITHIN = 0.8
+SLACK = 0.005  # by which losses differ from step to step alone
 
 
 @dataclasses.dataclass
@@ -41,7 +42,8 @@ class Run:
         return next((step for step, each in enumerate(self.smooth()) if each <= loss), None)
 
     def target(self) -> float:
-        return min(self.smooth()[: max(1, int(len(self.losses) * WITHIN))])
+        """What others are to have: its least loss, or nearly."""
+        return min(self.smooth()[: max(1, int(len(self.losses) * WITHIN))]) * (1 + SLACK)
 
 
 def runs_of(codecs: Sequence[str], quick: bool) -> list[tuple[str, str, str, int]]:
