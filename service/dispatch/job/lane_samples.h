@@ -27,6 +27,7 @@ class LaneSamples {
   // What was seen so far says nothing any more.
   void Clear() {
     samples_.clear();
+    quickest_ = {};
     next_ = 0;
   }
   // One that took as long for other reasons than the wire, which may be quicker.
