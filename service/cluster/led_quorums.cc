@@ -183,6 +183,12 @@ void LedQuorums::ShowPlaces(NodeId node, const ReportQuorum& report) {
 }
 
 void LedQuorums::Handle(NodeId node, const ReportJobPlaces& report) {
+  // Of one that runs here nobody else knows better: others have parted from it.
+  const bool runs = std::ranges::any_of(jobs_.all(), [&report](const auto& entry) {
+    return entry.second.name == report.name && entry.second.uid == report.uid &&
+           entry.second.stage == LedJob::Stage::kRunning;
+  });
+  if (runs) return;
   const LedJobs::Node& from = jobs_.nodes().at(node);
   JobPlaces places = report.places;
   places.ShowOwn({.node = from.facts.name, .address = from.control});

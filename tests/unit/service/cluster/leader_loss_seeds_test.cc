@@ -458,7 +458,10 @@ class LeaderLossRun {
                               services_.at(process.node).directory.Find({kJob, kUid}) == nullptr;
     const bool goes_on =
         std::ranges::any_of(processes_, [](const Process& each) { return !each.dead && each.met; });
-    return knows_nobody || (process.role != MemberRole::kMember && !goes_on);
+    // Halves that have parted, as they may without a majority, can come to meet at a service that
+    // leads one of them: the other has no place there, whose ranks end when their time is over.
+    const bool parted = !majority_ && goes_on;
+    return knows_nobody || parted || (process.role != MemberRole::kMember && !goes_on);
   }
 
   std::string DescribeAll() {
