@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from headrace.codecs import compress_all_reduces
 from headrace.torch.compression import GroupOptions, codec_of_group
 from headrace.torch.jobs import agree_on_name
 from headrace.torch.process_group import ProcessGroup
@@ -63,8 +62,8 @@ def _create(options: Any, backend_options: Any = None) -> ProcessGroup:
     keep_untraced(ProcessGroup, Work)
     rank, size = options.group_rank, options.group_size
     if getattr(options, "enable_reconfigure", False):  # torch 2.14
-        return ProcessGroup(options.group_id, rank, size, options.timeout, starts=False)
+        return ProcessGroup(
+            options.group_id, rank, size, options.timeout, starts=False, codec=codec
+        )
     name = agree_on_name(options.store, rank, options.global_ranks_in_group)
-    group = ProcessGroup(name, rank, size, options.timeout)
-    compress_all_reduces(group.session, codec)
-    return group
+    return ProcessGroup(name, rank, size, options.timeout, codec=codec)

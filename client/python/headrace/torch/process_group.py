@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from headrace.codecs import compress_all_reduces
 from headrace.operation import Operation
 from headrace.pieces import one_by_one
 from headrace.session import Session
@@ -45,11 +46,18 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
     """
 
     def __init__(
-        self, name: str, rank: int, size: int, timeout: timedelta, starts: bool = True
+        self,
+        name: str,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        starts: bool = True,
+        codec: str | None = None,
     ) -> None:
-        """``starts``: has its ranks now, and not by reconfigure() only."""
+        """``starts``: has its ranks now, and not by reconfigure() only. ``codec``: of its all_reduces."""
         super().__init__(rank, size)
         self.timeout = timeout
+        self._codec = codec
         self._rank, self._size = rank, size
         self._close_lock = threading.Lock()
         self._group_name = name
@@ -59,6 +67,7 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
         _alive.add(self)
 
     def _start(self, session: Session) -> None:
+        compress_all_reduces(session, self._codec)
         self.poster = _posters[session] = Poster(session)
         self._completer = Completer(f"headrace-{session.job}")
         self._kept: collections.deque[Work] = collections.deque(maxlen=_KEPT)
