@@ -104,7 +104,8 @@ def table(rows: Sequence[dict]) -> list[tuple[str, ...]]:
     def number(value: float | None, spec: str) -> str:
         return "-" if value is None else format(value, spec)
 
-    head = ("nodes", "model", "optimizer", "codec", "to loss", "s", "steps", "/ none", "/ bf16", "ms a step", "last loss")
+    head = ("nodes", "model", "optimizer", "codec", "to loss", "s", "steps")
+    head += ("/ none", "/ bf16", "ms a step", "last loss")
     return [head] + [
         (
             str(row["nodes"]), row["model"], row["optimizer"], row["codec"], f"{row['target']:.3f}",

@@ -43,7 +43,8 @@ class Load:
         self._sums.join()
         self._meter.join()
         for at, rates in self.seconds:
-            print(f"  {at:5.1f} s: " + ", ".join(f"eth{i} {rate:5.1f} MB/s" for i, rate in zip(RAILS, rates, strict=True)))
+            each = (f"eth{i} {rate:5.1f} MB/s" for i, rate in zip(RAILS, rates, strict=True))
+            print(f"  {at:5.1f} s: " + ", ".join(each))
 
     def _run(self) -> None:
         seed = 0
@@ -54,7 +55,7 @@ class Load:
                 self.case.exercise(self.ranks, "all_reduce", count=COUNT, seed=seed % 5)
                 self.begins.append(begin)
                 self.lasted.append(time.monotonic() - begin)
-        except BaseException as error:  # the test's thread raises it
+        except BaseException as error:  # noqa: BLE001 - the test's thread raises it
             self.errors.append(error)
 
     def _measure(self) -> None:

@@ -67,7 +67,8 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
         _alive.add(self)
 
     def _start(self, session: Session) -> None:
-        compress_all_reduces(session, self._codec)
+        if self._codec is not None:
+            compress_all_reduces(session, self._codec)
         self.poster = _posters[session] = Poster(session)
         self._completer = Completer(f"headrace-{session.job}")
         self._kept: collections.deque[Work] = collections.deque(maxlen=_KEPT)
