@@ -8,32 +8,6 @@
 
 namespace headrace::service {
 
-namespace {
-
-Error LeftOut(const std::string& job, std::uint32_t member) {
-  return Error(Code::kMismatch,
-               fmt::format("job {} goes on without member {}, which did not come in time: end this "
-                           "process",
-                           job, member));
-}
-
-std::string DescribeDecision(const std::string& job, const Quorum& quorum) {
-  std::vector<std::string> lost;
-  for (const LostMember& each : quorum.lost) {
-    lost.push_back(fmt::format("member {} ({})", each.member, each.cause));
-  }
-  const std::vector<std::uint32_t>& members = quorum.membership.members;
-  const auto first_new =
-      std::ranges::lower_bound(members, Quorum::FirstNew(quorum.membership.generation));
-  const std::vector<std::uint32_t> joined(first_new, members.end());
-  return fmt::format("job {} goes on with {} of {} ranks{}{}{}{}", job, members.size(),
-                     members.size() - joined.size() + lost.size(),
-                     lost.empty() ? "" : "; lost: ", fmt::join(lost, ", "),
-                     joined.empty() ? "" : "; joined: member ", fmt::join(joined, ", member "));
-}
-
-}  // namespace
-
 KnownMembers::Job& FollowedQuorums::Remember(const JobKey& key) {
   return members_.Remember(key, [this](const JobKey& each) {
     return members_.HasAttached(each) || FindAsked(each) != questions_.end();
@@ -102,7 +76,7 @@ Result<FollowedQuorums::Questions::iterator> FollowedQuorums::Open(const AskQuor
     if (jobs_.directory().Find(key) != nullptr && !led_here) {
       if (question.rendezvous.size() == kOtherPlacesMax) return found;
       question.rendezvous.insert(message.leader);
-      MoveTo(question, PlacesOf(key, question.rendezvous));
+      MoveTo(question, PlacesOf(jobs_.directory().Find(key), question.rendezvous, jobs_.options()));
       Report(found->first, question);
       return found;
     }
@@ -142,35 +116,10 @@ FollowedQuorums::Questions::iterator FollowedQuorums::Add(const JobKey& key,
                                                       .applicants = {}})
                           .first;
   Question& question = opened->second;
-  MoveTo(question, PlacesOf(key, question.rendezvous));
+  MoveTo(question, PlacesOf(jobs_.directory().Find(key), question.rendezvous, jobs_.options()));
   const std::string& first = question.places.all().front().leader;
   if (!first.empty()) question.waits = fmt::format("the service at {} is being reached", first);
   return opened;
-}
-
-std::vector<QuorumPlace> FollowedQuorums::PlacesOf(const JobKey& key,
-                                                   const std::set<std::string>& rendezvous) const {
-  std::vector<QuorumPlace> places;
-  const auto add = [&places](QuorumPlace place) {
-    const bool known =
-        std::ranges::find(places, place.leader, &QuorumPlace::leader) != places.end();
-    if (!known) places.push_back(std::move(place));
-  };
-  const bool led_here = rendezvous.contains("");
-  if (const JobPlaces* known = jobs_.directory().Find(key); known != nullptr && !led_here) {
-    for (const JobPlace& where : known->places) {
-      // One that this service may not reach, or cannot, counts as gone.
-      const Result<std::string> leader = jobs_.options().leader_at(where);
-      if (leader) add({.where = where, .leader = *leader});
-    }
-  }
-  const bool meets = places.empty();
-  for (const std::string& leader : rendezvous) {
-    add({.where = {.node = {}, .address = jobs_.options().address_of(leader)},
-         .leader = leader,
-         .meets = meets});
-  }
-  return places;
 }
 
 void FollowedQuorums::MoveTo(Question& question, std::vector<QuorumPlace> places) {
@@ -195,7 +144,8 @@ void FollowedQuorums::RefreshPlaces() {
     return;
   }
   for (auto& [number, question] : questions_) {
-    std::vector<QuorumPlace> places = PlacesOf(question.key, question.rendezvous);
+    std::vector<QuorumPlace> places =
+        PlacesOf(jobs_.directory().Find(question.key), question.rendezvous, jobs_.options());
     const bool same = std::ranges::equal(places, question.places.all(), {}, &QuorumPlace::leader,
                                          &QuorumPlace::leader) &&
                       std::ranges::equal(places, question.places.all(), {}, &QuorumPlace::meets,
@@ -392,62 +342,16 @@ void FollowedQuorums::ReportIfAsked(const JobKey& key) {
   Report(asked->first, asked->second);
 }
 
-ReportQuorum FollowedQuorums::DescribeMembers(std::uint32_t number,
-                                              const Question& question) const {
-  ReportQuorum report{.job = number,
-                      .name = question.key.first,
-                      .uid = question.key.second,
-                      .membership = {},
-                      .rules = {},
-                      .members = {}};
-  std::map<std::uint32_t, MemberReport> members;
-  if (const KnownMembers::Job* job = members_.Find(question.key); job != nullptr) {
-    report.epoch = job->epoch;
-    for (const auto& [number_of, member] : job->members) {
-      const bool lost = !member.lost.empty();
-      members[number_of] = {.member = number_of,
-                            .state = lost ? MemberState::kLost : MemberState::kAttached,
-                            .cause = member.lost};
-    }
-  }
-  for (const auto& [number_of, asker] : question.askers) {
-    members[number_of] = {.member = number_of, .state = MemberState::kAsks};
-    report.epoch = std::max(report.epoch, asker.ask.epoch);
-    report.rules.min_world = std::max(report.rules.min_world, asker.ask.rules.min_world);
-    report.rules.grace_ms = std::max(report.rules.grace_ms, asker.ask.rules.grace_ms);
-    if (IsNewer(asker.ask.membership, report.membership)) report.membership = asker.ask.membership;
-  }
-  // Where nobody asks, those that the node knows stand for a membership that any other is newer
-  // than.
-  const bool asked = !question.askers.empty();
-  for (auto& [number_of, member] : members) {
-    if (!asked && report.members.size() < transport::kMembersMax) {
-      report.membership.members.push_back(number_of);
-    }
-    if (report.membership.RankOf(number_of)) report.members.push_back(std::move(member));
-  }
-  // Of a job of which nothing is known here there is one member at least.
-  if (report.membership.members.empty()) report.membership.members.push_back(0);
-  for (const auto& [number_of, applicant] : question.applicants) {
-    if (report.members.size() >= transport::kMembersMax) break;
-    const bool spare = applicant.ask.role == MemberRole::kSpare;
-    report.members.push_back(
-        {.member = number_of, .state = spare ? MemberState::kSpare : MemberState::kJoins});
-    report.rules.min_world = std::max(report.rules.min_world, applicant.ask.rules.min_world);
-  }
-  if (const JobPlaces* known = jobs_.directory().Find(question.key); known != nullptr) {
-    report.places_epoch = known->epoch;
-  }
-  return report;
-}
-
 void FollowedQuorums::Report(std::uint32_t number, Question& question) {
   if (!IsUnasked(question) || members_.HasAttached(question.key)) {
     question.until_ns = kNever;
   } else if (question.until_ns == kNever) {
     question.until_ns = 0;
   }
-  ReportQuorum report = DescribeMembers(number, question);
+  ReportQuorum report = DescribeMembers(number, question, members_.Find(question.key));
+  if (const JobPlaces* known = jobs_.directory().Find(question.key); known != nullptr) {
+    report.places_epoch = known->epoch;
+  }
   question.meeting = question.places.Meeting();
   for (std::size_t i = 0; i < question.places.all().size(); ++i) {
     QuorumPlace& place = question.places.all()[i];

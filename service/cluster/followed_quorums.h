@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "ipc/base/clock.h"
+#include "service/cluster/asked_question.h"
 #include "service/cluster/followed_jobs.h"
 #include "service/cluster/known_members.h"
 #include "service/cluster/peer_messages.h"
@@ -84,23 +85,8 @@ class FollowedQuorums {
   std::size_t count() const { return questions_.size(); }
 
  private:
-  struct Asker {
-    std::uint64_t client = 0;
-    AskQuorum ask;         // the last
-    bool waiting = false;  // for an answer to it
-  };
-  struct Question {
-    JobKey key;
-    std::set<std::string> rendezvous;  // that those who ask have named
-    QuorumPlaces places;
-    std::optional<std::size_t> meeting;  // of the places, as it was reported last
-    std::string waits;
-    std::map<std::uint32_t, Asker> askers;      // by member; none: nobody has noticed yet
-    std::map<std::uint32_t, Asker> applicants;  // by their numbers
-    // Without askers, and when no member is attached any more: until when it is kept. kNever: it is
-    // not so; 0: that begins with the next look.
-    TimeNs until_ns = kNever;
-  };
+  using Asker = QuorumAsker;
+  using Question = AskedQuestion;
   using Questions = std::map<std::uint32_t, Question>;
 
   KnownMembers::Job& Remember(const JobKey& key);
@@ -111,20 +97,13 @@ class FollowedQuorums {
   // The place of who asks by that connection, among the askers or the applicants.
   static std::map<std::uint32_t, Asker>::iterator FindClient(std::map<std::uint32_t, Asker>& askers,
                                                              std::uint64_t client);
-  static bool IsUnasked(const Question& question) {
-    return question.askers.empty() && question.applicants.empty();
-  }
   Questions::iterator Add(const JobKey& key, std::set<std::string> rendezvous);
-  // Where a question of that job is asked.
-  std::vector<QuorumPlace> PlacesOf(const JobKey& key,
-                                    const std::set<std::string>& rendezvous) const;
   void MoveTo(Question& question, std::vector<QuorumPlace> places);
   // Reports it again if the node meets the others elsewhere now.
   void CheckMeeting(std::uint32_t number, Question& question);
   void Leave(Questions::iterator question);
   std::optional<std::string> AskedBesides(const AskQuorum& message) const;
   void Report(std::uint32_t number, Question& question);
-  ReportQuorum DescribeMembers(std::uint32_t number, const Question& question) const;
   // To the place: what is known here of where the job lives.
   void Inform(const Question& question, QuorumPlace& place);
   // It was decided at `leader`: everybody else is told.

@@ -228,12 +228,7 @@ class Nodes(JoinCase):
         nodes.start(0)
         joiner = self.train([nodes[0]], "train", role="join", **asked)
         self.await_processes(nodes[0], 0, 1)
-        until = time.monotonic() + LIMIT_S
-        while not any(
-            peer["name"] == "b" and peer["connected"] for peer in nodes[0].ctl_json("peers")["peers"]
-        ):
-            self.assertLess(time.monotonic(), until)
-            time.sleep(0.05)
+        time.sleep(2)  # the new leader tries the former one once a second
         self.go_on()
         said: dict[Any, dict[str, Any]] = dict(run.ends([0]))
         said["joined"] = joiner.ends()[0]

@@ -256,8 +256,7 @@ class LeaderLossRun {
       // One that was taken in by a decision of which nothing came has a number that a leader
       // without memory may give away again: such a process ends here.
       const bool is_new = process.verdict && process.admitted;
-      if (failed && is_new) return Kill(process);
-      if (given_up && is_new) return Kill(process);
+      if (is_new && (failed || given_up)) return Kill(process);
       if (failed || given_up || called) Ask(process);
       return;
     }
@@ -396,9 +395,8 @@ class LeaderLossRun {
         }
         break;
       case 3:
-        if (const std::uint32_t node = Below(nodes_); !services_.IsAlive(node) && Below(3) == 0) {
+        if (const std::uint32_t node = Below(nodes_); !services_.IsAlive(node) && Below(3) == 0)
           services_.Restart(node);
-        }
         break;
       case 4:
         if (Below(4) == 0 && Lives(process)) EndLease(process, false);
