@@ -59,7 +59,7 @@ def wait(name: str) -> Step:
 
 
 def fsdp() -> dict[str, Any]:
-    """Fully sharded, two microbatches: parameters are gathered a layer ahead, gradients scattered behind."""
+    """FSDP, two microbatches: parameters are gathered a layer ahead, gradients scattered behind."""
     steps: list[Step] = []
     model = layers()
     for micro in range(2):
@@ -91,8 +91,8 @@ def fsdp() -> dict[str, Any]:
     steps += [wait(step["name"]) for step in steps if step.get("post") == "reduce_scatter"]
     return {
         "name": "fsdp",
-        "assumed": "FSDP2 with one layer of prefetch, reshard after forward, two microbatches whose gradients are each "
-        "scattered; bf16",
+        "assumed": "FSDP2 with one layer of prefetch, parameters are freed after forward, two microbatches whose "
+        "gradients are each scattered; bf16",
         "programs": [steps],
     }
 
@@ -129,7 +129,7 @@ def experts() -> dict[str, Any]:
     return {
         "name": "experts",
         "assumed": "every layer's feed-forward part is a mixture of experts, one expert a rank, every token goes to "
-        "one of two (GShard, arXiv 2006.16668); the rest is data parallel; bf16",
+        "one of two (arXiv 2006.16668); the rest is data parallel; bf16",
         "programs": [steps],
     }
 

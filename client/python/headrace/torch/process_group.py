@@ -46,13 +46,7 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
     """
 
     def __init__(
-        self,
-        name: str,
-        rank: int,
-        size: int,
-        timeout: timedelta,
-        starts: bool = True,
-        codec: str | None = None,
+        self, name: str, rank: int, size: int, timeout: timedelta, starts: bool = True, codec: str | None = None
     ) -> None:
         """``starts``: has its ranks now, and not by reconfigure() only. ``codec``: of its all_reduces."""
         super().__init__(rank, size)
@@ -67,14 +61,14 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
         _alive.add(self)
 
     def _start(self, session: Session) -> None:
-        if self._codec is not None:
-            compress_all_reduces(session, self._codec)
         self.poster = _posters[session] = Poster(session)
         self._completer = Completer(f"headrace-{session.job}")
         self._kept: collections.deque[Work] = collections.deque(maxlen=_KEPT)
         self._together: list[Work] | None = None
         self._rank, self._size = session.rank, session.world_size
         self._session = session
+        if self._codec is not None:
+            compress_all_reduces(session, self._codec)
 
     def getBackendName(self) -> str:
         """ "headrace"; torch shows it."""

@@ -24,9 +24,8 @@ That leaves one gap: a rank that is lost may have used averages that died with i
 transaction, each rank votes when it has all averages, by a barrier, and uses them when that has ended.
 So whoever has used one knew that all had all: they are found among those that are left, whoever is lost.
 
-What encodings leave out of sums goes with the sums: of an average that somebody has, it stays as it is,
-since all nodes have encoded their part; where a sum is made again, it begins as it was before the first
-time. Else what was left out would be given twice, or lost.
+What encodings leave out of sums goes with the sums: of an average that somebody has, it stays as it is, since
+all nodes have encoded their part; where a sum is made again, it begins as it was before the first time.
 
 On a GPU copies are made in the order of torch's current stream, and the host waits for averages: an
 update is made only from what is known to have arrived, so none has ever to be taken back.
