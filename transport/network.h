@@ -7,11 +7,10 @@
 // memory, the other pointers null.
 //
 // Every node posts the same transfers; `position` is what matches them: equal on every node, used
-// once in the life of a group, and growing in the order of the posts. Positions with
-// kPlannedPosition set are an order of their own, and so are, among the others, those of
-// broadcasts: nodes may post orders in any interleaving. (NCCL has one order for both: there nodes
-// post broadcasts in the order of all positions.) A node may be ahead of another: what arrives
-// early waits for its transfer. All calls come from the lane's thread.
+// once in the life of a group, and growing in the order of the posts. Positions with the highest
+// bit set are an order of their own, which nodes may post in any interleaving with the other. A
+// node may be ahead of another: what arrives early waits for its transfer. All calls come from the
+// lane's thread.
 //
 // An all_reduce may be taken apart, in a group without servers: a reduce_scatter leaves every node
 // with the result of its share of the elements and something unspecified in the others, and a later
@@ -50,7 +49,6 @@
 namespace headrace::transport {
 
 inline constexpr std::uint32_t kNodesMax = 64;  // of one group, servers included
-inline constexpr std::uint64_t kPlannedPosition = std::uint64_t{1} << 63;
 
 // Seconds and seconds a byte that a transfer of n bytes costs on the wire: T(n) = startup + n *
 // rate.

@@ -273,12 +273,11 @@ std::optional<std::string> Simulation::CheckOrder() {
     // Pairs have an order of their own, in which each goes when both of its sides are there.
     if (service::OrderOf(sequence) == schedule::Order::kPaired) continue;
     const bool is_fixed = mood_ != Mood::kHostile && !jobs_.at(job - 1).on_gpus;
-    std::uint64_t& last = last_started_[{job, node_.transport().copying[ordered_]}];
-    if (is_fixed && position <= last) {
+    if (is_fixed && position <= last_started_[job]) {
       return fmt::format("job {}: operation {}, block {} went after operation {}", job, sequence,
-                         position & 0xffff, service::SequenceOf(last));
+                         position & 0xffff, service::SequenceOf(last_started_[job]));
     }
-    last = position;
+    last_started_[job] = position;
   }
   return std::nullopt;
 }

@@ -120,8 +120,7 @@ void Collectives::Post(const Transfer& transfer) {
   HR_CHECK(RunsBetweenNodes(transfer.kind), static_cast<int>(transfer.kind));
   HR_CHECK(transfer.members_count == choice_.data_count, transfer.members_count);
   HR_CHECK(transfer.root < transfer.members_count, transfer.root);
-  HR_CHECK(transfer.position >= open_.PostedEnd(transfer.position, transfer.kind),
-           transfer.position);
+  HR_CHECK(transfer.position >= open_.PostedEnd(transfer.position), transfer.position);
   HR_CHECK(!IsHalf(transfer.kind) || choice_.servers_count == 0, transfer.token);
   CollectiveSpec spec = SpecOf(transfer);
   // Alone nothing crosses. Servers sum what they get as it is.
@@ -136,7 +135,7 @@ void Collectives::Post(const Transfer& transfer) {
   collective.memory = transfer.members[options_.self];
   collective.output = transfer.output;
   collective.residual = transfer.residual;
-  open_.SetPosted(collective);
+  open_.SetPosted(transfer.position);
   if (!failure_.failed()) CheckHeld(collective);
 }
 
@@ -165,11 +164,11 @@ void Collectives::Route(const Message& message) {
   const MessageHeader& header = message.header;
   OpenCollective* collective = open_.FindPosition(header.position);
   if (collective == nullptr) {
-    const CollectiveSpec spec = *SpecOf(header, choice_.data_count);
-    if (open_.IsOver(header.position, spec.kind)) return Refuse(message);
+    if (open_.IsOver(header.position)) return Refuse(message);
     if (!is_server()) return Hold(message);
+    const CollectiveSpec spec = *SpecOf(header, choice_.data_count);
     if (!Reduces(spec.kind) || IsHalf(spec.kind) || spec.encoded()) return Refuse(message);
-    if (!HasRoom(header.position, spec.kind)) {
+    if (!HasRoom(header.position)) {
       starved_ = true;
       return Hold(message);
     }
@@ -344,7 +343,8 @@ bool Collectives::MayHaveSize(const OpenPiece& piece, const Round& round, std::s
 
 OpenCollective& Collectives::Open(const CollectiveSpec& spec, std::uint64_t position,
                                   const RunWalk& walk) {
-  OpenCollective& collective = open_.Open(position, spec);
+  OpenCollective& collective = open_.Open(position);
+  collective.spec = spec;
   collective.pattern = ChoosePattern(spec, choice_);
   collective.partition = Partition(spec, collective.pattern, position, choice_.data_count,
                                    choice_.servers_count, limits_.slot_size);
@@ -364,8 +364,7 @@ void Collectives::BeginHeld() {
   if (!starved_) return;
   starved_ = false;
   for (auto position = held_.LowestPosition(0); position;) {
-    // Servers begin sums only.
-    if (open_.FindPosition(*position) == nullptr && HasRoom(*position, Collective::kAllReduce)) {
+    if (open_.FindPosition(*position) == nullptr && HasRoom(*position)) {
       std::optional<Message> first;
       held_.ForEach([&first, &position](const Message& message) {
         if (message.header.position == *position) first = message;
@@ -387,7 +386,7 @@ void Collectives::Begin(TimeNs now) {
   for (std::size_t i = 0; i < open_.open_count(); ++i) {
     const std::uint16_t index = open_.OpenAt(i);
     const OpenCollective& collective = open_.at(index);
-    bool& order_full = full[OrderOf(collective)];
+    bool& order_full = full[OrderOf(collective.position)];
     while (!order_full && collective.next_piece < collective.wanted_end) {
       if (failure_.failed()) return;
       order_full = !BeginPiece(index, now);
@@ -402,7 +401,7 @@ void Collectives::Begin(TimeNs now) {
 // False when the order's window is full, or its staging.
 bool Collectives::BeginPiece(std::uint16_t collective_index, TimeNs now) {
   OpenCollective& collective = open_.at(collective_index);
-  if (!open_.HasWindow(collective)) return false;
+  if (!open_.HasWindow(collective.position)) return false;
   const std::uint32_t number = collective.next_piece;
   const CollectiveSchedule schedule =
       MakeSchedule(PieceSpecOf(collective, number, choice_.data_count, options_.self));
@@ -412,7 +411,7 @@ bool Collectives::BeginPiece(std::uint16_t collective_index, TimeNs now) {
   const bool encoded = collective.spec.encoded();
   const bool gathered = !encoded && !walk.over() && walk.stretch().end < range.begin + range.count;
   const std::size_t slots_count = schedule.staged_max + std::size_t{gathered || encoded};
-  if (!open_.HasSlots(collective, slots_count)) return false;
+  if (!open_.HasSlots(collective.position, slots_count)) return false;
   const std::uint16_t index = open_.OpenPieceOf(collective_index, slots_count);
   OpenPiece& piece = open_.pieces()[index];
   piece.number = number;
@@ -536,7 +535,7 @@ void Collectives::End(TimeNs now, std::vector<Completion>& completions) {
       continue;
     }
     if (is_server()) {
-      open_.SetOver(collective);
+      open_.SetOver(collective.position);
       dirty_ = dirty_ || starved_;
     } else {
       const bool succeeded = all_begun && !broken_;

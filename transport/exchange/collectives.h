@@ -41,9 +41,7 @@ class Collectives {
 
   // ---- from the lane ----
   void SetCost(const CostLine& cost) { choice_.cost = cost; }
-  bool HasRoom(std::uint64_t position, Collective kind) const {
-    return open_.HasRoom(position, kind);
-  }
+  bool HasRoom(std::uint64_t position) const { return open_.HasRoom(position); }
   void Post(const Transfer& transfer);
   // Null where no such transfer of this node is open.
   const OpenCollective* Find(std::uint64_t token) const {

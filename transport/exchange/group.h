@@ -45,7 +45,7 @@ class Group {
   // ---- from the lane ----
   bool HasRoom(const Transfer& transfer) const {
     return IsSendOrReceive(transfer.kind) ? point_to_point_.HasRoom(transfer.kind)
-                                          : collectives_.HasRoom(transfer.position, transfer.kind);
+                                          : collectives_.HasRoom(transfer.position);
   }
   void Post(const Transfer& transfer);
   bool HasTransfer(std::uint64_t token) const {

@@ -22,14 +22,12 @@ struct ExchangeOptions {
   std::size_t peer_bytes_max = std::size_t{384} << 10;
 };
 
-// A group has three orders of positions (network.h). Each has a window and slots of its own, so
-// that one that waits for another node never holds up the others. Every position belongs to one
-// transfer, whatever its order, so nodes that mean different transfers by it find out.
-inline constexpr std::size_t kOrdersCount = 3;
+// A group has two orders of positions (network.h). Each has a window and slots of its own, so that
+// one that waits for another node never holds up the other.
+inline constexpr std::size_t kOrdersCount = 2;
 
-constexpr std::size_t OrderOf(std::uint64_t position, Collective kind) {
-  if ((position & kPlannedPosition) != 0) return 2;
-  return kind == Collective::kBroadcast ? 1 : 0;
+constexpr std::size_t OrderOf(std::uint64_t position) {
+  return static_cast<std::size_t>(position >> 63);
 }
 
 struct GroupLimits {

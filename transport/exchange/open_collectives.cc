@@ -23,24 +23,23 @@ OpenCollectives::OpenCollectives(std::uint32_t transfers_max, std::uint32_t wind
   }
 }
 
-OpenCollective& OpenCollectives::Open(std::uint64_t position, const CollectiveSpec& spec) {
+OpenCollective& OpenCollectives::Open(std::uint64_t position) {
   HR_CHECK(!free_collectives_.empty(), position);
   const std::uint16_t index = free_collectives_.back();
   free_collectives_.pop_back();
-  ++orders_[OrderOf(position, spec.kind)].open_count;
+  ++orders_[OrderOf(position)].open_count;
   const auto later = std::ranges::find_if(open_, [this, position](std::uint16_t other) {
     return collectives_[other].position > position;
   });
   open_.insert(later, index);
   collectives_[index] = OpenCollective();
   collectives_[index].position = position;
-  collectives_[index].spec = spec;
   return collectives_[index];
 }
 
 void OpenCollectives::CloseAt(std::size_t i) {
   const std::uint16_t index = open_[i];
-  --orders_[OrderOf(collectives_[index])].open_count;
+  --orders_[OrderOf(collectives_[index].position)].open_count;
   free_collectives_.push_back(index);
   open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
 }
@@ -59,27 +58,27 @@ const OpenCollective* OpenCollectives::FindToken(std::uint64_t token) const {
   return nullptr;
 }
 
-bool OpenCollectives::IsOver(std::uint64_t position, Collective kind) const {
-  const PositionOrder& order = orders_[OrderOf(position, kind)];
+bool OpenCollectives::IsOver(std::uint64_t position) const {
+  const PositionOrder& order = orders_[OrderOf(position)];
   return position < order.positions_end ||
          std::ranges::find(order.over, position) != order.over.end();
 }
 
 // A node that has sent something of this transfer has at most a window of pieces unfinished before
 // it.
-void OpenCollectives::SetOver(const OpenCollective& collective) {
-  PositionOrder& order = orders_[OrderOf(collective)];
+void OpenCollectives::SetOver(std::uint64_t position) {
+  PositionOrder& order = orders_[OrderOf(position)];
   if (order.over.size() == order.over.capacity()) {
     const auto lowest = std::ranges::min_element(order.over);
     order.positions_end = *lowest + 1;
     order.over.erase(lowest);
   }
-  order.over.push_back(collective.position);
+  order.over.push_back(position);
 }
 
 std::uint16_t OpenCollectives::OpenPieceOf(std::uint16_t collective, std::size_t slots_count) {
   OpenCollective& of = collectives_[collective];
-  PositionOrder& order = orders_[OrderOf(of)];
+  PositionOrder& order = orders_[OrderOf(of.position)];
   order.slots_taken += slots_count;
   ++order.pieces_active;
   ++of.active_count;
@@ -101,7 +100,7 @@ std::uint16_t OpenCollectives::OpenPieceOf(std::uint16_t collective, std::size_t
 void OpenCollectives::ClosePiece(std::uint16_t index) {
   OpenPiece& piece = pieces_[index];
   OpenCollective& of = collectives_[piece.collective];
-  PositionOrder& order = orders_[OrderOf(of)];
+  PositionOrder& order = orders_[OrderOf(of.position)];
   HR_CHECK(
       order.pieces_active > 0 && order.slots_taken >= piece.SlotsCount() && of.active_count > 0,
       order.pieces_active, order.slots_taken, of.active_count);

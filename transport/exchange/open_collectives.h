@@ -42,10 +42,6 @@ struct OpenCollective {
   std::byte* Result() const { return spec.kind == Collective::kReduce ? output : memory; }
 };
 
-inline std::size_t OrderOf(const OpenCollective& collective) {
-  return OrderOf(collective.position, collective.spec.kind);
-}
-
 enum class ReceiveState : std::uint8_t { kExpected, kAccepted, kEnded };
 
 // A piece under way.
@@ -96,10 +92,10 @@ class OpenCollectives {
   // `transfers_max`, `window` and `slots_max` are of each order.
   OpenCollectives(std::uint32_t transfers_max, std::uint32_t window, std::uint32_t slots_max);
 
-  bool HasRoom(std::uint64_t position, Collective kind) const {
-    return orders_[OrderOf(position, kind)].open_count < transfers_max_;
+  bool HasRoom(std::uint64_t position) const {
+    return orders_[OrderOf(position)].open_count < transfers_max_;
   }
-  OpenCollective& Open(std::uint64_t position, const CollectiveSpec& spec);
+  OpenCollective& Open(std::uint64_t position);
   // The open collectives by position: how many, and the i-th.
   std::size_t open_count() const { return open_.size(); }
   std::uint16_t OpenAt(std::size_t i) const { return open_[i]; }
@@ -110,23 +106,23 @@ class OpenCollectives {
   const OpenCollective* FindToken(std::uint64_t token) const;
 
   // Positions below were posted here; on servers: are over.
-  std::uint64_t PostedEnd(std::uint64_t position, Collective kind) const {
-    return orders_[OrderOf(position, kind)].positions_end;
+  std::uint64_t PostedEnd(std::uint64_t position) const {
+    return orders_[OrderOf(position)].positions_end;
   }
-  void SetPosted(const OpenCollective& collective) {
-    orders_[OrderOf(collective)].positions_end = collective.position + 1;
+  void SetPosted(std::uint64_t position) {
+    orders_[OrderOf(position)].positions_end = position + 1;
   }
-  bool IsOver(std::uint64_t position, Collective kind) const;
+  bool IsOver(std::uint64_t position) const;
   // For servers: a position that is over, for as long as messages of lower ones may still be new.
-  void SetOver(const OpenCollective& collective);
+  void SetOver(std::uint64_t position);
 
   // False when the order's window is full.
-  bool HasWindow(const OpenCollective& collective) const {
-    return orders_[OrderOf(collective)].pieces_active < window_;
+  bool HasWindow(std::uint64_t position) const {
+    return orders_[OrderOf(position)].pieces_active < window_;
   }
   // False when the order may not take that much more staging.
-  bool HasSlots(const OpenCollective& collective, std::size_t slots_count) const {
-    return orders_[OrderOf(collective)].slots_taken + slots_count <= slots_max_;
+  bool HasSlots(std::uint64_t position, std::size_t slots_count) const {
+    return orders_[OrderOf(position)].slots_taken + slots_count <= slots_max_;
   }
   // Opens a piece of the collective at that index, with `slots_count` of its order's slots.
   std::uint16_t OpenPieceOf(std::uint16_t collective, std::size_t slots_count);
@@ -137,7 +133,7 @@ class OpenCollectives {
                                          std::uint32_t number) const;
 
  private:
-  // What each order of positions has for itself.
+  // What each of the two orders of positions has for itself.
   struct PositionOrder {
     std::uint32_t open_count = 0;
     std::uint32_t pieces_active = 0;

@@ -168,10 +168,9 @@ typedef struct hr_options {
   uint32_t shrink_grace_ms;
   /* An hr_role; what is not HR_ROLE_RANK needs no rank and no world size. */
   uint32_t role;
-  /* When the job's sends and receives go, and behind them its operations that only copy
-   * (all-gather, broadcast, all-to-all, gather, scatter): "above", before its sums and gradients,
-   * or "same", in turn with them. What rank 0 says counts. Empty: as the job has it, which begins
-   * with above. `headracectl sends` changes it later. */
+  /* When the job's sends and receives go: "above", before its other operations and gradients, or
+   * "same", in turn with them. What rank 0 says counts. Empty: as the job has it, which begins with
+   * above. `headracectl sends` changes it later. */
   char sends_class[HR_SENDS_CLASS_SIZE];
 } hr_options;
 

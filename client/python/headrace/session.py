@@ -538,7 +538,7 @@ def init(
     iterations; "spare": a further rank that takes the place of one that is lost. None: HEADRACE_ROLE, or
     "rank". Those two need no rank and no world size, and wait here, for at most ``reconnect`` seconds
     (a spare without end), until the job's ranks let them in.
-    ``sends_class`` of rank 0: the job's sends, receives and operations that only copy go before its sums and gradients
+    ``sends_class`` of rank 0: the job's sends and receives go before its other operations and gradients
     ("above"), or in turn with them ("same"). None: HEADRACE_SENDS_CLASS, or above.
 
     Errors: Unavailable when there is no service, Error otherwise.

@@ -23,23 +23,12 @@ constexpr std::uint64_t kSharedBlockBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kSharedGpuBlockBytes = std::uint64_t{32} << 20;
 // A job that sent something within this is likely to send again: its bulk leaves gaps for that.
 constexpr TimeNs kPairsRecent = kSecond;
-// Blocks of the job's pool that pairs, what comes from other nodes' sends, and copies have at most,
-// each of these orders, so that they never keep each other or other blocks from being made. A plan
-// has few open, so there is always room for sums.
-constexpr std::size_t kBlocksOfOrderMax = kBlocksMax / 4;
+// Blocks of the job's pool that its pairs have at most, and as many those that come from other
+// nodes, so that they never keep each other or its other blocks from being made.
+constexpr std::size_t kPairBlocksMax = kBlocksMax / 4;
 
-bool HasRoomFor(const Job& job, schedule::Order order) {
-  const bool bounded = order != schedule::Order::kPosted && order != schedule::Order::kPlanned;
-  return !bounded || job.BlocksIn(order) < kBlocksOfOrderMax;
-}
-
-// Whether the operation goes in the order of those that only copy. NCCL takes all transfers of a
-// group in one order, which must be that of their numbers.
-bool Copies(const Job& job, const Operation& operation) {
-  const Collective kind = operation.spec.kind;
-  if (operation.planned() || operation.paired()) return false;
-  if (Reduces(kind) || kind == Collective::kBarrier) return false;
-  return job.nodes() == nullptr || job.nodes()->gpu_lanes == 0;
+std::size_t& PairBlocks(Job& job, bool comes) {
+  return comes ? job.pairs().blocks_coming : job.pairs().blocks_open;
 }
 
 // Whether the block has no part in what nodes carry out together.
@@ -83,6 +72,10 @@ void Blocks::RemoveJob(Job& job) {
 
 void Blocks::Free(Job& job, Block& block) {
   HR_CHECK(block.sequence != 0 && block.parts_open == 0, block.sequence, block.parts_open);
+  if (schedule::IsOfPairs(block.order())) {
+    HR_CHECK(PairBlocks(job, block.comes) > 0, block.sequence);
+    --PairBlocks(job, block.comes);
+  }
   ReturnScratch(job, block);
   job.FreeBlock(block);
 }
@@ -140,7 +133,6 @@ void Blocks::Begin(Job& job, Operation& operation, TimeNs now) {
            operation.spec.sequence, operation.blocks_made);
   operation.state = Operation::State::kWaiting;
   operation.since_ns = now;
-  operation.copies = Copies(job, operation);
   operation.block_bytes = BlockBytes(job, operation, now);
   operation.blocks_count = CountBlocks(job, operation);
   operation.verified = job.Verifies(operation);
@@ -182,7 +174,6 @@ std::uint64_t Blocks::BlockBytes(const Job& job, const Operation& operation, Tim
 void Blocks::Make(Job& job, TimeNs now) {
   MakeOf(job, schedule::Order::kReceived, now);
   MakeOf(job, schedule::Order::kPaired, now);
-  MakeOf(job, schedule::Order::kCopied, now);
   MakeOf(job, schedule::Order::kPlanned, now);
   MakeOf(job, schedule::Order::kPosted, now);
 }
@@ -216,10 +207,17 @@ void Blocks::DropEnded(Job& job, boost::circular_buffer<std::uint64_t>& making) 
 bool Blocks::MakeNext(Job& job, Operation& operation, TimeNs now) {
   HR_CHECK(operation.blocks_ended + operation.blocks_open <= operation.blocks_made,
            operation.spec.sequence, operation.blocks_ended, operation.blocks_open);
-  if (!HasRoomFor(job, operation.order())) return false;
-  Block* const block = job.AllocateBlock(operation);
+  if (operation.paired() && PairBlocks(job, operation.comes) == kPairBlocksMax) return false;
+  Block* const block = job.AllocateBlock();
   if (block == nullptr) return false;
-  if (operation.paired()) job.pairs().moved_ns = now;
+  HR_CHECK(block->sequence == 0 && block->parts_open == 0, block->sequence, block->parts_open);
+  block->sequence = operation.spec.sequence;
+  block->comes = operation.comes;
+  block->parts_standing = 0;
+  if (operation.paired()) {
+    ++PairBlocks(job, operation.comes);
+    job.pairs().moved_ns = now;
+  }
   Cut(job, operation, *block);
   if (NeedsScratch(job, operation, *block) && !AllocateScratch(job, operation, *block)) {
     const schedule::Order order = block->order();

@@ -142,7 +142,6 @@ class Job {
       case schedule::Order::kReceived:
         return pairs_.at(sequence).operation;
       case schedule::Order::kPosted:
-      case schedule::Order::kCopied:
         break;
     }
     return operations_[sequence % kOperationsMax];
@@ -211,11 +210,7 @@ class Job {
   std::string DescribeMissing(const Posts& posts) const;
 
   // A free block of the pool; null when all are in use. Its place goes into stage tokens.
-  // Null when none is free. It belongs to the operation's order until it is freed.
-  Block* AllocateBlock(const Operation& operation);
-  std::size_t BlocksIn(schedule::Order order) const {
-    return blocks_in_[static_cast<std::size_t>(order)];
-  }
+  Block* AllocateBlock();
   bool has_free_blocks() const { return !free_blocks_.empty(); }
   void FreeBlock(Block& block);
   std::uint32_t PlaceOf(const Block& block) const {
@@ -356,7 +351,6 @@ class Job {
   std::vector<std::uint32_t> local_;
   std::vector<Block> blocks_;
   std::vector<std::uint32_t> free_blocks_;
-  std::array<std::size_t, schedule::kOrdersCount> blocks_in_{};  // that are not free, by order
 };
 
 using Jobs = std::vector<std::unique_ptr<Job>>;

@@ -148,8 +148,7 @@ TEST(Nodes, AllGatherAndBroadcastReachEveryRank) {
   }
 }
 
-// A broadcast has no step before the one between nodes, a sum of several ranks has. Sums keep the
-// order of their posts, and so do broadcasts.
+// A broadcast has no step before the one between nodes, a sum of several ranks has.
 TEST(Nodes, CarryOutCollectivesOfDifferentStepsInTheOrderOfTheirPosts) {
   Spread spread(Ranks{{0, 1}, {2}}, true, {.make = Loopback({.startup_ns = 100 * kMicrosecond})});
   for (unsigned i = 0; i < 3; ++i) {
@@ -168,7 +167,7 @@ TEST(Nodes, CarryOutCollectivesOfDifferentStepsInTheOrderOfTheirPosts) {
 TEST(Nodes, SayWhatHoldsABlockBackFromTheNetwork) {
   Spread spread(Ranks{{0, 1}, {2}}, true, {.make = Loopback({.startup_ns = 100 * kMillisecond})});
   spread.PostAll(kSum);
-  spread.PostAll(OnSegment(Collective::kReduce, DType::kFloat32, 10, 4000));
+  spread.PostAll(OnSegment(Collective::kBroadcast, DType::kFloat32, 10, 4000));
   spread.cluster.Advance(10 * kMillisecond);
   const ipc::QueueRow row = *spread.cluster.node(0).QueueRow(spread.job.id, 2);
   EXPECT_EQ(row.state, static_cast<std::uint32_t>(ipc::StageState::kWaiting));
