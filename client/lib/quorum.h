@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 namespace headrace::client {
@@ -29,9 +28,8 @@ struct QuorumRequest {
 
 struct Quorum {
   Membership membership;
-  std::uint32_t epoch = 0;   // to attach after
-  std::uint32_t own = 0;     // the member that this process is
-  std::string rendezvous{};  // to attach at; empty: as before
+  std::uint32_t epoch = 0;  // to attach after
+  std::uint32_t own = 0;    // the member that this process is
 };
 
 }  // namespace headrace::client

@@ -22,8 +22,7 @@ Result<SessionIdentity> Leases::Open(LeaseRequest request, ipc::Channel channel,
                                              .uid = request.uid,
                                              .pid = request.pid,
                                              .session = request.id,
-                                             .after_epoch = request.after_epoch,
-                                             .members_hash = request.members_hash});
+                                             .after_epoch = request.after_epoch});
   if (!slot) {
     if (slot.error().code() == Code::kExhausted) CountRefusal();
     return slot.error();

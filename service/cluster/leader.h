@@ -34,9 +34,8 @@ namespace headrace::service {
 
 class Leader {
  public:
-  // `directory` outlives this; the service's follower shares it.
-  Leader(LeaderOptions options, JobDirectory& directory)
-      : jobs_(std::move(options), directory),
+  explicit Leader(LeaderOptions options)
+      : jobs_(std::move(options)),
         plans_(jobs_),
         settings_(jobs_, plans_),
         steps_(jobs_, plans_),

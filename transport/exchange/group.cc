@@ -36,8 +36,7 @@ Status Group::Connect() {
     const bool servers = options_.self >= data_count && member >= data_count;
     if (member == options_.self || servers) continue;
     const std::string& address = options_.members[member].address;
-    const Result<LinkId> link =
-        wire_.Connect(address, options_.key, static_cast<std::uint16_t>(member));
+    const Result<LinkId> link = wire_.Connect(address, options_.key);
     if (!link) return link.error().Within("connect to node " + options_.members[member].name);
     links_[member] = {.id = *link, .open = true};
     collectives_.OpenLink(member, *link, address);
@@ -123,11 +122,9 @@ bool Group::Release() {
   return gone();
 }
 
-std::optional<std::uint32_t> Group::MemberOf(LinkId link) const {
-  const auto found = std::ranges::find_if(
-      links_, [link](const Link& ours) { return ours.open && ours.id == link; });
-  if (found == links_.end()) return std::nullopt;
-  return static_cast<std::uint32_t>(found - links_.begin());
+bool Group::HasLink(LinkId link) const {
+  return std::ranges::any_of(links_,
+                             [link](const Link& ours) { return ours.open && ours.id == link; });
 }
 
 void Group::LinkFailed(LinkId link, const std::string& cause) {

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from headrace.codecs import compress_all_reduces
 from headrace.operation import Operation
 from headrace.pieces import one_by_one
 from headrace.session import Session
@@ -22,7 +21,6 @@ from headrace.torch import elements
 from headrace.torch.devices import device_of
 from headrace.torch.jobs import attach
 from headrace.torch.posting import Poster, StreamOperation
-from headrace.torch.reconfigure import Reconfigurable
 from headrace.torch.stream_work import StreamWork
 from headrace.torch.work import Completer, Work
 
@@ -38,37 +36,27 @@ _alive: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 _posters: weakref.WeakKeyDictionary[Session, Poster] = weakref.WeakKeyDictionary()
 
 
-class ProcessGroup(Reconfigurable, dist.ProcessGroup):
+class ProcessGroup(dist.ProcessGroup):
     """One group of ranks: a job of the service. Made by torch.distributed, used through it.
 
     Work is posted in the order of the calls, which is the same on all ranks, and ends in its own time.
     Errors are headrace.Error with the service's words; in a DDP backward, RuntimeError with them.
     """
 
-    def __init__(
-        self, name: str, rank: int, size: int, timeout: timedelta, starts: bool = True, codec: str | None = None
-    ) -> None:
-        """``starts``: has its ranks now, and not by reconfigure() only. ``codec``: of its all_reduces."""
+    def __init__(self, name: str, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
+        self.session = attach(name, rank, size, timeout)
         self.timeout = timeout
-        self._codec = codec
-        self._rank, self._size = rank, size
+        self.poster = _posters[self.session] = Poster(self.session)
+        self._rank = rank
+        self._size = size
+        self._completer = Completer(f"headrace-{name}")
+        self._kept: collections.deque[Work] = collections.deque(maxlen=_KEPT)
+        self._together: list[Work] | None = None
         self._close_lock = threading.Lock()
         self._group_name = name
         self._group_description = ""
-        if starts:
-            self._start(attach(name, rank, size, timeout))
         _alive.add(self)
-
-    def _start(self, session: Session) -> None:
-        self.poster = _posters[session] = Poster(session)
-        self._completer = Completer(f"headrace-{session.job}")
-        self._kept: collections.deque[Work] = collections.deque(maxlen=_KEPT)
-        self._together: list[Work] | None = None
-        self._rank, self._size = session.rank, session.world_size
-        self._session = session
-        if self._codec is not None:
-            compress_all_reduces(session, self._codec)
 
     def getBackendName(self) -> str:
         """ "headrace"; torch shows it."""
@@ -114,13 +102,13 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
     def shutdown(self) -> None:
         """Leaves the jobs in an orderly way; what is open ends with an error on the other ranks."""
         with self._close_lock:
-            if self._session is not None and not self._session.closed:
+            if not self.session.closed:
                 self._completer.close()
                 self.poster.finish()
-                self._session.close()
+                self.session.close()
 
     def abort(self) -> None:
-        """As shutdown(): reconfigure() gives it ranks again."""
+        """As shutdown()."""
         self.shutdown()
 
     def __del__(self) -> None:
@@ -572,8 +560,7 @@ def _post_pieces(
 
 
 def _op(opts: Any) -> Any:
-    # torch's groups take a ReduceOp as well as options with one.
-    return dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
+    return dist.ReduceOp.SUM if opts is None else opts.reduceOp
 
 
 def _put_back(arrays: Tensors, tensors: Tensors) -> None:

@@ -89,7 +89,7 @@ class FollowerTest : public testing::Test {
   // With another follower, which knows nothing of what was before.
   void BeginAnew(service::FollowerOptions options) {
     std::destroy_at(&follower_);
-    std::construct_at(&follower_, std::move(options), directory_);
+    std::construct_at(&follower_, std::move(options));
   }
 
   using Texts = std::map<std::uint64_t, std::string>;
@@ -104,8 +104,7 @@ class FollowerTest : public testing::Test {
     return heard;
   }
 
-  service::JobDirectory directory_;
-  Follower follower_{{.node_name = "b", .lanes = {1}}, directory_};
+  Follower follower_{{.node_name = "b", .lanes = {1}}};
   TimeNs now_ = kSecond;
 };
 
