@@ -24,13 +24,15 @@ struct CodecCost {
 
 // Of different codecs; a node reports no more, parameters included.
 inline constexpr std::size_t kCodecCostsMax = 16;
-// No processor is as slow, and no codec makes more bytes of what it encodes.
+// No processor is as slow.
 inline constexpr double kCodecSecondsPerByteMax = 1e-3;
+// No codec makes fewer bytes of what it encodes, and none makes more of them.
+inline constexpr double kCodecShareMin = 1e-3;
 constexpr bool IsCodecCost(const CodecCost& cost) {
   const auto is_rate = [](double seconds) {
     return seconds >= 0 && seconds < kCodecSecondsPerByteMax;
   };
-  return cost.codec != Codec::kNone && cost.share > 0 && cost.share <= 1 &&
+  return cost.codec != Codec::kNone && cost.share >= kCodecShareMin && cost.share <= 1 &&
          is_rate(cost.encode_s_per_byte) && is_rate(cost.decode_s_per_byte);
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "ipc/base/codec_choice.h"
+#include "ipc/base/codec_cost.h"
 
 namespace headrace {
 namespace {
@@ -67,6 +68,13 @@ TEST(CodecChoice, IsOneCodecOrSomeThatAPlanMayUse) {
                                     kFree | std::uint64_t{3} << 48U, std::uint64_t{0x30003}}) {
     EXPECT_EQ(ChoiceOfValue(value), std::nullopt) << value;
   }
+}
+
+// A peer's next to nothing would make pieces of a transfer larger than any integer.
+TEST(CodecCosts, HaveSharesThatSomeCodecCanHave) {
+  EXPECT_FALSE(IsCodecCost({.codec = Codec::kInt8, .share = 1e-9}));
+  EXPECT_FALSE(IsCodecCost({.codec = Codec::kInt8, .share = 2}));
+  EXPECT_TRUE(IsCodecCost({.codec = Codec::kInt8, .share = 0.25}));
 }
 
 }  // namespace
