@@ -45,7 +45,9 @@ struct Record {
   std::uint32_t timeout_ms = 0;  // 0: the job's default
   std::uint32_t parts = 0;       // with kRecordHasParts, the segment of the parts table; else 0
   std::uint64_t posted_ns = 0;   // CLOCK_MONOTONIC at post; informative
-  std::uint64_t tag = 0;         // for send and receive; byte offset of the parts table; else 0
+  // For send and receive; byte offset of the parts table; for an all_reduce, SteeringValue of the
+  // codec in which it crosses between nodes; else 0.
+  std::uint64_t tag = 0;
   std::uint64_t commit = 0;
 };
 static_assert(sizeof(Record) == 64 && alignof(Record) == 8);

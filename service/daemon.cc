@@ -44,7 +44,7 @@
 #include "transport/ucx/devices.h"
 #include "transport/ucx/names.h"
 #include "transport/ucx/signals.h"
-#include "transport/ucx/ucx_wire.h"
+#include "transport/ucx/ucx_rails.h"
 #endif
 
 namespace headrace::service {
@@ -181,7 +181,7 @@ struct GpuLane {
 struct Rail {
   std::string name;
   std::unique_ptr<Sleeper> sleeper;
-  std::unique_ptr<transport::UcxWire> wire;
+  std::unique_ptr<transport::UcxRails> wire;
   std::unique_ptr<transport::Exchange> exchange;
   std::unique_ptr<transport::NcclNetwork> nccl;  // null: no GPU's
 
@@ -191,27 +191,27 @@ struct Rail {
   }
 };
 
-Result<Rail> OpenRail(const Config& config, std::size_t index, const std::string& device) {
-  Rail rail{.name = fmt::format("ucx{}", index),
-            .sleeper = nullptr,
-            .wire = nullptr,
-            .exchange = nullptr,
-            .nccl = nullptr};
+// `devices`: the lane's own, then those that stand in for it.
+Result<Rail> OpenRail(const Config& config, std::size_t index,
+                      const std::vector<std::string>& devices) {
+  Rail rail;
+  rail.name = fmt::format("ucx{}", index);
   transport::UcxOptions options;
-  options.net_devices = device;
   options.leave_at_end = true;
   if (!config.network_transports.empty()) options.transports = config.network_transports;
-  Result<std::unique_ptr<transport::UcxWire>> wire = transport::UcxWire::Open(options);
+  auto wire = transport::UcxRails::Open(options, devices);
   if (!wire) return wire.error().Within(fmt::format("open lane {}", rail.name));
   rail.wire = std::move(wire).value();
   Result<std::unique_ptr<Sleeper>> sleeper = Sleeper::Create();
   if (!sleeper) return sleeper.error();
   rail.sleeper = std::move(sleeper).value();
-  if (Status status = rail.sleeper->WatchLevel(rail.wire->event_fd()); !status) {
-    return status.error().Within(fmt::format("listen to lane {}", rail.name));
+  for (const int fd : rail.wire->event_fds()) {
+    if (Status status = rail.sleeper->WatchLevel(fd); !status) {
+      return status.error().Within(fmt::format("listen to lane {}", rail.name));
+    }
   }
-  rail.exchange = std::make_unique<transport::Exchange>(
-      *rail.wire, transport::ExchangeOptions{.name = rail.name});
+  rail.exchange =
+      std::make_unique<transport::Exchange>(rail.wire->wire(), rail.wire->OptionsOf(rail.name));
   return rail;
 }
 
@@ -267,7 +267,7 @@ Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& gpus) {
   const Result<std::size_t> gpu_lanes = CountGpuLanes(config, gpus);
   if (!gpu_lanes) return gpu_lanes.error();
   for (std::size_t i = 0; i < std::max(devices->size(), *gpu_lanes); ++i) {
-    Result<Rail> rail = OpenRail(config, i, (*devices)[i % devices->size()]);
+    Result<Rail> rail = OpenRail(config, i, RailsOfLane(*devices, i));
     if (!rail) return rail.error();
     if (i < *gpu_lanes) {
       if (Status opened = OpenNccl(config, *gpus.gpus, i, *rail); !opened) return opened.error();

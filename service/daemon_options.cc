@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -118,6 +119,14 @@ std::string GpuText(const transport::CudaDevice& gpu) {
           ? "processes share it by MPS at the same time, and a fatal fault in one of them, such "
             "as an illegal address, ends the work of all of them on it"
           : "processes take turns on it, since there is no MPS");
+}
+
+std::vector<std::string> RailsOfLane(const std::vector<std::string>& devices, std::size_t lane) {
+  std::vector<std::string> rails;
+  for (std::size_t i = 0; i < std::min(devices.size(), kRailsOfLaneMax); ++i) {
+    rails.push_back(devices[(lane + i) % devices.size()]);
+  }
+  return rails;
 }
 
 Status CheckGpuFits(const Config& config, const transport::CudaDevice& gpu) {

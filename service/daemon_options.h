@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "service/config/config.h"
 #include "service/config/memory_found.h"
@@ -24,5 +25,10 @@ Status CheckGpuFits(const Config& config, const transport::CudaDevice& gpu);
 // what uids have a share of by default.
 ControlOptions ControlOptionsOf(const Config& config, const std::string& gpus_missing,
                                 bool has_lanes, unsigned peer_port, const MemoryFound& memory);
+
+// The network devices of that lane between nodes, its own first: of `devices`, one for each lane,
+// those that stand in for it are the next ones in turn. Each is a set of UCX's things.
+inline constexpr std::size_t kRailsOfLaneMax = 3;
+std::vector<std::string> RailsOfLane(const std::vector<std::string>& devices, std::size_t lane);
 
 }  // namespace headrace::service

@@ -120,6 +120,21 @@ struct Notice {
   std::optional<Error> failure{};
 };
 
+// Where a lane has several rails (rails/rail_wire.h): the one that it leaves, with everything that
+// the other node has not got, and the one in use from now on.
+struct LinkMove {
+  std::string from;  // as WireNames has them
+  std::string to;
+  std::string cause;           // empty: `to` is preferred, and works again
+  std::uint64_t messages = 0;  // that are sent again
+  std::uint64_t bytes = 0;
+};
+struct MovedLink {
+  std::uint32_t group = 0;
+  std::uint32_t member = 0;
+  LinkMove move{};
+};
+
 class NetworkTransport : public Transport {
  public:
   // How other nodes reach this lane; opaque bytes for GroupMember::address.
@@ -145,6 +160,9 @@ class NetworkTransport : public Transport {
                           std::vector<std::byte> bytes) = 0;
   // Appends what has come. What is not taken for long holds up its sender, not the links.
   virtual void DrainNotices(std::vector<Notice>& notices) = 0;
+
+  // Appends what has moved since the last call.
+  virtual void DrainMoves([[maybe_unused]] std::vector<MovedLink>& moves) {}
 
   virtual const NetworkCounters& counters() const = 0;
 };

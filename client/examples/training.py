@@ -53,6 +53,11 @@ class Ranks:
     optimizer: torch.optim.Optimizer
     waited: Callable[[], float]  # seconds so far
     finish: Callable[[], None]  # parameters are final then
+    begun: int = 0  # iterations of the job, where this process has come to one that runs
+
+    def resized(self, resize: headrace.torch.Resize) -> None:
+        """With HEADRACE_SHRINK: others are lost, or have come."""
+        self.rank, self.ranks = resize.rank, resize.world_size
 
 
 class Waiting:
@@ -80,14 +85,16 @@ def join(
     """The model and its optimizer, ready to train together; what is to be called after backward()."""
     if arguments.ddp is None:
         session = ends.enter_context(headrace.init())
-        scheduled = headrace.torch.ScheduledOptimizer(
-            optimizer, model, session, arguments.policy
-        )
         way = f"scheduled, {arguments.policy or 'by default'}"
-        return Ranks(
-            session.rank, session.world_size, way, model, scheduled,
-            lambda: session.waited_seconds, scheduled.synchronize,
-        ), lambda: None  # fmt: skip
+        ranks = Ranks(
+            session.rank, session.world_size, way, model, optimizer,
+            lambda: session.waited_seconds, lambda: ranks.optimizer.synchronize(),
+        )  # fmt: skip
+        ranks.optimizer = headrace.torch.ScheduledOptimizer(
+            optimizer, model, session, arguments.policy, resized=ranks.resized
+        )
+        ranks.begun = ranks.optimizer.iterations
+        return ranks, lambda: None
     torch.distributed.init_process_group(arguments.ddp)
     ends.callback(torch.distributed.destroy_process_group)
     waiting = Waiting(model)
@@ -112,7 +119,7 @@ def fit(
         ranks, after_backward = join(arguments, model, optimizer, ends)
         samples = torch.Generator().manual_seed(1000 * arguments.seed + ranks.rank)
         before, waited = time.perf_counter(), ranks.waited()
-        for step in range(1, arguments.steps + 1):
+        for step in range(1 + ranks.begun, arguments.steps + 1):
             inputs, targets = batch_of(samples)
             ranks.optimizer.zero_grad()
             loss = loss_of(ranks.model(inputs), targets)

@@ -122,6 +122,12 @@ int32_t hr_session_service_pid(const hr_session* session) {
   return session->session->service_pid();
 }
 
+hr_status hr_session_compress(hr_session* session, const char* codec, hr_error* error) {
+  return WithSession(session, error, [codec](Session& opened) {
+    return opened.SetAllReduceCodec(codec == nullptr ? "" : codec);
+  });
+}
+
 hr_status hr_session_counters(const hr_session* session, hr_counters* counters, hr_error* error) {
   return WithSession(session, error, [counters](Session& opened) -> Status {
     if (counters == nullptr || counters->size != sizeof *counters) {

@@ -138,6 +138,7 @@ Status Connection::AskQuorum(const AttachRequest& request, std::string& waits) {
       quorum_.emplace();
       quorum_->epoch = quorum.getEpoch();
       quorum_->own = is_member ? asked : quorum.getOwn();
+      quorum_->rendezvous = quorum.getRendezvous().cStr();
       quorum_->membership.generation = quorum.getMembership().getGeneration();
       for (const std::uint32_t member : quorum.getMembership().getMembers()) {
         quorum_->membership.members.push_back(member);
@@ -165,6 +166,10 @@ Status Connection::JoinQuorum(AttachRequest& request) {
   request.world_size = static_cast<std::uint32_t>(members.size());
   request.after_epoch = quorum_->epoch;
   request.members = members;
+  if (!quorum_->rendezvous.empty()) {
+    request.rendezvous = quorum_->rendezvous;
+    request.rendezvous_from = "the services of the job's nodes";
+  }
   return {};
 }
 

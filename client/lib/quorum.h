@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace headrace::client {
@@ -28,8 +29,9 @@ struct QuorumRequest {
 
 struct Quorum {
   Membership membership;
-  std::uint32_t epoch = 0;  // to attach after
-  std::uint32_t own = 0;    // the member that this process is
+  std::uint32_t epoch = 0;   // to attach after
+  std::uint32_t own = 0;     // the member that this process is
+  std::string rendezvous{};  // to attach at; empty: as before
 };
 
 }  // namespace headrace::client

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "client/lib/options.h"
+#include "ipc/base/codecs.h"
+#include "ipc/base/foreign_text.h"
 
 namespace headrace::client {
 namespace {
@@ -373,13 +375,37 @@ void Session::FreeLayout(const hr_layout* layout) {
 
 Result<std::uint64_t> Session::Post(const Request& request, const hr_tensor* tensor,
                                     const hr_range* range) {
-  const Result<ipc::Record> record = TensorRecordOf(request, tensor, range, asker());
+  Result<ipc::Record> record = TensorRecordOf(request, tensor, range, asker());
   if (!record) return record.error();
+  AddCodec(*record);
   return operations_.Post(*record);
+}
+
+// None on memory of GPUs, from where nothing is compressed: what is posted there says none.
+void Session::AddCodec(ipc::Record& record) const {
+  const auto reduction = static_cast<Reduction>(record.reduction);
+  const bool sums = reduction == Reduction::kSum || reduction == Reduction::kAverage;
+  if (record.kind != static_cast<std::uint8_t>(Collective::kAllReduce) || !sums) return;
+  if (record.dtype != static_cast<std::uint8_t>(DType::kFloat32)) return;
+  record.tag = all_reduce_codec_.load(std::memory_order_relaxed);  // no other memory goes with it
+}
+
+Status Session::SetAllReduceCodec(std::string_view name) {
+  const std::optional<Codec> codec = CodecNamed(name.empty() ? "none" : name);
+  if (!codec || NeedsResidual(*codec)) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("all-reduces as \"{}\": there are none, bf16, fp16, int8-stochastic, "
+                             "int4-stochastic and lossless; others need what they left out before, "
+                             "which only the gradients of a layout keep",
+                             Printable(name, HR_CODEC_SIZE)));
+  }
+  all_reduce_codec_.store(SteeringValue(*codec), std::memory_order_relaxed);
+  return {};
 }
 
 Result<std::uint64_t> Session::Post(Result<ArrayRequest> request) {
   if (!request) return request.error();
+  AddCodec(request->record);
   return arrays_->Post(request->record, std::move(request->use));
 }
 

@@ -112,6 +112,9 @@ class Session final : public LossListener {
                                   const hr_layout_options& options);
   void FreeLayout(const hr_layout* layout);
 
+  // In which codec all-reduces posted from now on cross between nodes; empty: none.
+  // kInvalidArgument for one that needs residuals.
+  Status SetAllReduceCodec(std::string_view name);
   // `range` null: the whole tensor. Returns the operation's number.
   Result<std::uint64_t> Post(const Request& request, const hr_tensor* tensor,
                              const hr_range* range);
@@ -150,6 +153,7 @@ class Session final : public LossListener {
   std::uint64_t OldestOpen() override { return operations_.OldestOpen(); }
 
  private:
+  void AddCodec(ipc::Record& record) const;
   // By the handle the caller holds, so that a foreign or released one is noticed.
   template <typename Handle>
   using Owned = std::map<const Handle*, std::unique_ptr<Handle>>;
@@ -180,7 +184,8 @@ class Session final : public LossListener {
   std::atomic<std::uint32_t> rank_;
   std::atomic<std::uint32_t> world_size_;
   Membership membership_;  // the last in which this rank has met all others; Reconnect's only
-  std::uint8_t role_ = HR_ROLE_RANK;  // another one until it is a member; likewise
+  std::uint8_t role_ = HR_ROLE_RANK;                 // another one until it is a member; likewise
+  std::atomic<std::uint64_t> all_reduce_codec_ = 0;  // headrace::SteeringValue
   std::atomic<bool> members_wait_ = false;
   CallGate call_gate_;
   std::atomic<bool> reconnecting_ = false;

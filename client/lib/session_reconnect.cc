@@ -182,7 +182,11 @@ Status Session::Attempt(TimeNs deadline, const std::optional<ShrinkRules>& shrin
     return status;
   }
   control_->BoundCalls(request_.call_timeout_ns);
-  if (quorum) AdoptMembership(quorum->membership, quorum->own);
+  if (quorum) {
+    AdoptMembership(quorum->membership, quorum->own);
+    // Whoever led the job before may be gone.
+    if (!quorum->rendezvous.empty()) request_.rendezvous = quorum->rendezvous;
+  }
   return {};
 }
 

@@ -79,6 +79,13 @@ constexpr bool Loses(const Codec& codec) {
   return codec.kind != Codec::kNone && codec.kind != Codec::kLossless;
 }
 
+// Whether sums that are given again and again come out wrong in the long run unless what was left
+// out is added to the next one. An operation, which nobody gives again, has no residual.
+constexpr bool NeedsResidual(const Codec& codec) {
+  return Loses(codec) && codec.kind != Codec::kBFloat16 && codec.kind != Codec::kFloat16 &&
+         codec.kind != Codec::kInt8Stochastic && codec.kind != Codec::kInt4Stochastic;
+}
+
 // A codec as the value of SteeringKind::kCompress, and back; nothing where that is none.
 constexpr std::uint64_t SteeringValue(const Codec& codec) {
   return std::uint64_t{codec.kind} | std::uint64_t{codec.parameter} << 8U;

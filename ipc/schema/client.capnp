@@ -63,6 +63,7 @@ struct Quorum {
   lost @2 :List(LostMember);
   admitted @3 :List(Admission);  # of the node's applicants; between services
   own @4 :UInt32;           # the member that the one who asks has become; to clients
+  rendezvous @5 :Text;      # for the attach that follows; empty: as before; to clients
 }
 
 struct Admission {

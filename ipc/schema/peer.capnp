@@ -8,7 +8,7 @@ using Quorum = import "client.capnp".Quorum;
 using Membership = import "client.capnp".Membership;
 $Cxx.namespace("headrace::schema");
 
-const peerProtocolVersion :UInt32 = 8;
+const peerProtocolVersion :UInt32 = 9;
 
 struct PeerHello {
   protocolVersion @0 :UInt32;
@@ -18,6 +18,7 @@ struct PeerHello {
   server @4 :Bool;          # has no ranks, owns shares of sums
   addresses @5 :List(Data); # of its lanes between nodes, in order
   gpuLanes @6 :UInt32;      # the first so many of these carry GPU memory by NCCL; 0: none does
+  control @7 :Text;         # "host:port" where this service listens for others; the host may be "*"
 }
 
 interface PeerBootstrap @0xfe421e30d1fbe404 {
@@ -51,6 +52,7 @@ struct AgreedNode {
   name @0 :Text;
   ranks @1 :List(UInt32);
   addresses @2 :List(Data);
+  control @3 :Text;         # "host:port" of its service; empty: not known
 }
 
 struct Agreement {
@@ -64,6 +66,7 @@ struct Agreement {
   nodes @7 :List(AgreedNode);
   serversCount @8 :UInt32;
   verify @9 :UInt32;        # results of every so many iterations are compared; 0: of none
+  leader @10 :Text;         # name of the node whose service leads the job
 }
 
 struct LayoutTensor {
@@ -106,6 +109,19 @@ struct MemberReport {
   cause @2 :Text;           # of a lost one
 }
 
+struct JobPlace {
+  node @0 :Text;            # its name; empty: not known
+  address @1 :Text;         # "host:port" of its service; empty: that of the service that says so
+}
+
+struct JobPlaces {          # where a job lives, and who is left of it
+  generation @0 :UInt32;    # of the last decision that is known, with its members; none: there was none
+  members @1 :List(UInt32);
+  epoch @2 :UInt32;         # of the job as it runs, or of the decision
+  places @3 :List(JobPlace);  # the leader's first, then those of its ranks by their lowest ranks
+  former @4 :List(JobPlace);  # that led it before
+}
+
 struct PeerMessage {
   job @0 :UInt32;           # as the two ends of this connection know it
   union {
@@ -120,6 +136,7 @@ struct PeerMessage {
       rank @5 :UInt32;
       pid @6 :Int32;
       afterEpoch @54 :UInt32;  # of the job, in which the rank was before; 0: it begins
+      membersHash @88 :UInt64;  # of the job's members by rank, as the rank was told; 0: it was not
     }
     reportRankLost :group {
       rank @7 :UInt32;
@@ -189,8 +206,15 @@ struct PeerMessage {
       minWorld @72 :UInt32;
       graceMs @73 :UInt32;
       members @74 :List(MemberReport);  # all that the node knows of, in growing order
+      meetsHere @82 :Bool;  # the service that is told is where the node meets the others
+      placesEpoch @83 :UInt32;  # JobPlaces.epoch of those that the node knows; 0: none
     }
     leaveQuorum @75 :Void;  # nobody there asks any more
+    reportJobPlaces :group {  # what the node knows of a job, for those that ask there
+      name @84 :Text;
+      uid @85 :UInt32;
+      places @86 :JobPlaces;
+    }
     # From the leader.
     announceQuorumWaits :group {
       text @76 :Text;
@@ -239,6 +263,9 @@ struct PeerMessage {
       beforeS @49 :Float64;
     }
     announceMembersWait @80 :Void;  # to join the job
+    announceJobPlaces :group {  # job: the node's number of the question, which is asked there, too
+      places @87 :JobPlaces;
+    }
     # Either way.
     goodbye :group {
       cause @29 :Text;

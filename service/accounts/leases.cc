@@ -22,7 +22,8 @@ Result<SessionIdentity> Leases::Open(LeaseRequest request, ipc::Channel channel,
                                              .uid = request.uid,
                                              .pid = request.pid,
                                              .session = request.id,
-                                             .after_epoch = request.after_epoch});
+                                             .after_epoch = request.after_epoch,
+                                             .members_hash = request.members_hash});
   if (!slot) {
     if (slot.error().code() == Code::kExhausted) CountRefusal();
     return slot.error();

@@ -94,6 +94,12 @@ Status RankTable::CheckJoin(const JoinRequest& request, const Job& job) {
                              request.rank, request.pid, request.job, request.rendezvous,
                              AttachedRanks(job), job.rendezvous));
   }
+  if (job.members_hash != request.members_hash) {
+    return Error(Code::kAlreadyExists,
+                 fmt::format("rank {} (pid {}) and {} were told by different decisions who is left "
+                             "of job {}: they have to ask again",
+                             request.rank, request.pid, AttachedRanks(job), request.job));
+  }
   if (job.goes_on != (request.after_epoch != 0)) {
     return Error(Code::kMismatch,
                  fmt::format("rank {} (pid {}) {}, {} {}: ranks that go on after a reconnect and "
@@ -186,6 +192,7 @@ Result<RankSlot> RankTable::Join(const JoinRequest& request) {
                                           .uid = request.uid,
                                           .world_size = request.world_size,
                                           .goes_on = request.after_epoch != 0,
+                                          .members_hash = request.members_hash,
                                           .rendezvous = request.rendezvous,
                                           .failure = {},
                                           .members = {}})

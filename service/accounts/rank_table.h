@@ -29,7 +29,8 @@ struct JoinRequest {
   std::uint32_t uid = 0;
   std::int32_t pid = 0;
   SessionId session;
-  std::uint32_t after_epoch = 0;  // in which the rank was before; 0: it begins
+  std::uint32_t after_epoch = 0;   // in which the rank was before; 0: it begins
+  std::uint64_t members_hash = 0;  // SessionIdentity::members_hash
 };
 
 struct RankSlot {
@@ -84,8 +85,9 @@ class RankTable {
     JobId id;
     std::uint32_t uid = 0;
     std::uint32_t world_size = 1;
-    std::uint32_t epoch = 1;  // greater than all that its ranks were in before
-    bool goes_on = false;     // its ranks were in one before
+    std::uint32_t epoch = 1;         // greater than all that its ranks were in before
+    bool goes_on = false;            // its ranks were in one before
+    std::uint64_t members_hash = 0;  // as its ranks were told
     std::string rendezvous;
     std::string failure;                      // empty: none
     std::map<std::uint32_t, Member> members;  // by rank; with those that are gone

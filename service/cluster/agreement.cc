@@ -31,6 +31,7 @@ std::string CanonicalText(const Agreement& agreement) {
   for (const AgreedNode& node : agreement.nodes) {
     text += fmt::format("node {} ranks {}\n", node.name, fmt::join(node.ranks, " "));
     for (const std::string& address : node.addresses) text += fmt::format("at {}\n", Hex(address));
+    if (!node.control.empty()) text += fmt::format("control {}\n", Hex(node.control));
   }
   text += fmt::format("servers {}\n", agreement.servers_count);
   for (const transport::CostLine& cost : agreement.costs) {
@@ -39,6 +40,7 @@ std::string CanonicalText(const Agreement& agreement) {
   }
   if (agreement.gpu_lanes != 0) text += fmt::format("gpu lanes {}\n", agreement.gpu_lanes);
   if (agreement.verify != 0) text += fmt::format("verify {}\n", agreement.verify);
+  if (!agreement.leader.empty()) text += fmt::format("leader {}\n", agreement.leader);
   return text;
 }
 

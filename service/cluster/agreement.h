@@ -19,6 +19,7 @@ struct AgreedNode {
   std::string name;
   std::vector<std::uint32_t> ranks;    // growing; empty for a server
   std::vector<std::string> addresses;  // of its lanes between nodes, in their order; opaque bytes
+  std::string control{};               // "host:port" of its service; empty: not known
 
   friend bool operator==(const AgreedNode&, const AgreedNode&) = default;
 };
@@ -36,6 +37,7 @@ struct Agreement {
   std::vector<transport::CostLine> costs;  // of each lane; empty until they are measured
   std::uint32_t gpu_lanes = 0;             // JobNodes::gpu_lanes; each node puts in what it has
   std::uint32_t verify = 0;                // JobNodes::verify
+  std::string leader{};                    // name of the node whose service leads the job
 
   // Whether blocks may travel as a reduce-scatter and, later, an all-gather: a server forgets a sum
   // once it has sent it, and lanes of GPUs have no halves that share a result's place.

@@ -51,7 +51,7 @@ void FollowedJobs::Fail(FollowedJob& job, Code code, const std::string& cause) {
   CloseLinks(job, cause);
   forming_.End(job.number);
   const bool ran = job.stage == FollowedJob::Stage::kRunning;
-  if (known && ran && job.goes_on && !IsLedHere(job)) {
+  if (known && !IsLedHere(job) && ((ran && job.goes_on) || job.was_decided)) {
     lost_.push_back({.name = job.name, .uid = job.uid, .leader = job.leader});
   }
   job.stage = FollowedJob::Stage::kFailed;

@@ -22,6 +22,7 @@
 #include "ipc/base/result.h"
 #include "service/cluster/allowance.h"
 #include "service/cluster/forming.h"
+#include "service/cluster/job_directory.h"
 #include "service/cluster/layouts.h"
 #include "service/cluster/local_messages.h"
 #include "service/cluster/peer_messages.h"
@@ -53,6 +54,15 @@ struct FollowerOptions {
   // Of jobs all of whose ranks are here, and name none.
   plan::Policy policy = plan::Policy::kAuto;
   std::function<std::uint64_t()> next_number{};  // LeaderOptions::next_number
+  // What this service calls the one at a job's place, and where it reaches one that it calls so.
+  std::function<Result<std::string>(const JobPlace& place)> leader_at =
+      [](const JobPlace& place) -> Result<std::string> {
+    if (!place.address.empty()) return place.address;
+    return Error(Code::kUnavailable, "its address is not known");
+  };
+  std::function<std::string(const std::string& leader)> address_of = [](const std::string& leader) {
+    return leader;
+  };
 };
 
 // Leaders are known by their address, as the ranks gave it.
@@ -88,6 +98,7 @@ struct FollowedJob {
   struct AttachedRank {
     std::int32_t pid = 0;
     std::uint32_t after_epoch = 0;
+    std::uint64_t members_hash = 0;
   };
 
   JobId id;                  // 0: this service only sums for it, or has refused its rank
@@ -103,6 +114,7 @@ struct FollowedJob {
   std::map<std::uint32_t, AttachedRank> ranks;  // attached here
   std::set<std::uint32_t> gone;                 // of which, of a job that is led in here
   bool goes_on = false;                         // some of them come back by themselves
+  bool was_decided = false;                     // who they are; they ask again if it does not begin
   Stage stage = Stage::kReaching;
   bool forgotten = false;                  // by dispatch, or never known to it
   std::optional<ReportJobFailed> refused;  // sent to the leader as soon as it is reached
@@ -138,9 +150,11 @@ class FollowedJobs {
  public:
   using Jobs = std::map<std::uint32_t, FollowedJob>;  // by number
 
-  explicit FollowedJobs(FollowerOptions options) : options_(std::move(options)) {}
+  FollowedJobs(FollowerOptions options, JobDirectory& directory)
+      : options_(std::move(options)), directory_(directory) {}
 
   const FollowerOptions& options() const { return options_; }
+  JobDirectory& directory() { return directory_; }
   Jobs& all() { return jobs_; }
   const Jobs& all() const { return jobs_; }
   Forming& forming() { return forming_; }  // jobs with ranks here, by number
@@ -177,10 +191,20 @@ class FollowedJobs {
   // The connection to the leader is needed by others than jobs, as often as it is kept.
   void KeepLeader(const std::string& leader);
   void ReleaseLeader(const std::string& leader);
+  // Whether there is a connection to it; that in here is always there.
+  bool IsUp(const std::string& leader) const {
+    return leader.empty() || leaders_up_.contains(leader);
+  }
+  void SetUp(const std::string& leader, bool up) {
+    up ? static_cast<void>(leaders_up_.insert(leader))
+       : static_cast<void>(leaders_up_.erase(leader));
+  }
   void SendToDispatch(ToDispatch message) { actions_.emplace_back(std::move(message)); }
   void Add(FollowerAction action) { actions_.push_back(std::move(action)); }
   std::vector<FollowerAction> DrainActions() { return std::exchange(actions_, {}); }
   std::vector<LostJob> DrainLost() { return std::exchange(lost_, {}); }
+  void NoteStarted(const FollowedJob& job) { started_.emplace_back(job.name, job.uid); }
+  std::vector<JobDirectory::JobKey> DrainStarted() { return std::exchange(started_, {}); }
   // For the leader in here.
   std::vector<PeerMessage> DrainToHome() { return std::exchange(to_home_, {}); }
   bool HasToHome() const { return !to_home_.empty(); }
@@ -189,10 +213,13 @@ class FollowedJobs {
   void LeaveIfIdle(const std::string& leader);
 
   FollowerOptions options_;
+  JobDirectory& directory_;
   Jobs jobs_;
   Forming forming_;
   std::multiset<std::string> leaders_kept_;
+  std::set<std::string> leaders_up_;
   std::vector<LostJob> lost_;
+  std::vector<JobDirectory::JobKey> started_;
   std::vector<PeerMessage> to_home_;
   std::vector<FollowerAction> actions_;
 };

@@ -8,99 +8,40 @@
 
 namespace headrace::service {
 
-namespace {
-
-Error LeftOut(const std::string& job, std::uint32_t member) {
-  return Error(Code::kMismatch,
-               fmt::format("job {} goes on without member {}, which did not come in time: end this "
-                           "process",
-                           job, member));
-}
-
-std::string DescribeDecision(const std::string& job, const Quorum& quorum) {
-  std::vector<std::string> lost;
-  for (const LostMember& each : quorum.lost) {
-    lost.push_back(fmt::format("member {} ({})", each.member, each.cause));
-  }
-  const std::vector<std::uint32_t>& members = quorum.membership.members;
-  const auto first_new =
-      std::ranges::lower_bound(members, Quorum::FirstNew(quorum.membership.generation));
-  const std::vector<std::uint32_t> joined(first_new, members.end());
-  return fmt::format("job {} goes on with {} of {} ranks{}{}{}{}", job, members.size(),
-                     members.size() - joined.size() + lost.size(),
-                     lost.empty() ? "" : "; lost: ", fmt::join(lost, ", "),
-                     joined.empty() ? "" : "; joined: member ", fmt::join(joined, ", member "));
-}
-
-}  // namespace
-
-FollowedQuorums::Remembered* FollowedQuorums::Find(const JobKey& key) {
-  const auto found = std::ranges::find(remembered_, key, &Remembered::key);
-  return found == remembered_.end() ? nullptr : &*found;
-}
-
-FollowedQuorums::Remembered& FollowedQuorums::Remember(const JobKey& key) {
-  if (Remembered* known = Find(key); known != nullptr) return *known;
-  if (remembered_.size() == kJobsRememberedMax) ForgetOne();
-  remembered_.push_back({.key = key, .members = {}});
-  return remembered_.back();
-}
-
-// The oldest, of those that are needed no more, of the user that has the most of them.
-void FollowedQuorums::ForgetOne() {
-  std::map<std::uint32_t, std::size_t> counts;
-  const auto is_needed = [this](const Remembered& each) {
-    return HasAttached(each.key) || FindAsked(each.key) != questions_.end();
-  };
-  for (const Remembered& each : remembered_) {
-    if (!is_needed(each)) ++counts[each.key.second];
-  }
-  // Rows bound the sessions that are attached, and kQuorumsAskedMax the questions.
-  if (counts.empty()) return remembered_.pop_front();
-  const auto most =
-      std::ranges::max_element(counts, {}, [](const auto& entry) { return entry.second; });
-  const auto oldest = std::ranges::find_if(remembered_, [&](const Remembered& each) {
-    return each.key.second == most->first && !is_needed(each);
+KnownMembers::Job& FollowedQuorums::Remember(const JobKey& key) {
+  return members_.Remember(key, [this](const JobKey& each) {
+    return members_.HasAttached(each) || FindAsked(each) != questions_.end();
   });
-  HR_CHECK(oldest != remembered_.end(), most->first, most->second);
-  remembered_.erase(oldest);
-}
-
-void FollowedQuorums::Note(Remembered& job, std::uint32_t number, Member member) {
-  if (job.members.size() >= kMembersRememberedMax && !job.members.contains(number)) {
-    const auto first = std::ranges::find_if(
-        job.members, [](const auto& entry) { return entry.second.session == SessionId{}; });
-    if (first == job.members.end()) return;
-    job.members.erase(first);
-  }
-  job.members.insert_or_assign(number, std::move(member));
 }
 
 void FollowedQuorums::OnRankAttached(const SessionIdentity& identity) {
   const JobKey key{identity.job_name, identity.uid};
-  // The job goes on, or begins anew: who has not asked by now is asked about no more.
-  if (const auto open = FindAsked(key); open != questions_.end() && IsUnasked(open->second)) {
+  const auto open = FindAsked(key);
+  if (WasDecided(identity)) {
+    // Until all have met, one that has missed the decision may ask again: it is not to take those
+    // for lost who wait for it.
+    if (open == questions_.end() && questions_.size() < kQuorumsAskedMax) {
+      Add(key, {identity.rendezvous});
+    }
+  } else if (open != questions_.end() && IsUnasked(open->second)) {
+    // The job goes on, or begins anew: who has not asked by now is asked about no more.
     Leave(open);
   }
-  Remembered* known = Find(key);
   // A job of that name begins: what became of the members of the last one is over.
-  const bool begins = identity.after_epoch == 0 && known != nullptr &&
-                      std::ranges::none_of(known->members, [](const auto& entry) {
-                        return entry.second.session != SessionId{};
-                      });
-  if (begins) {
-    std::erase_if(remembered_, [&key](const Remembered& each) { return each.key == key; });
+  if (identity.after_epoch == 0 && !members_.HasAttached(key)) {
+    members_.Forget(key);
+    if (!identity.rendezvous.empty()) jobs_.directory().Forget(key);
   }
-  Remembered& job = Remember(key);
+  KnownMembers::Job& job = Remember(key);
   job.epoch = std::max(job.epoch, identity.epoch);
-  Note(job, identity.member, {.session = identity.id, .lost = {}});
+  KnownMembers::Note(job, identity.member, {.session = identity.id, .lost = {}});
   ReportIfAsked(key);
 }
 
 void FollowedQuorums::OnLeaseEnded(const SessionIdentity& identity, bool orderly,
                                    const std::string& cause, bool exited) {
   const JobKey key{identity.job_name, identity.uid};
-  Remembered* job = Find(key);
+  KnownMembers::Job* job = members_.Find(key);
   if (job == nullptr) return;
   const auto member = job->members.find(identity.member);
   if (member == job->members.end() || member->second.session != identity.id) return;
@@ -122,14 +63,24 @@ FollowedQuorums::Questions::iterator FollowedQuorums::FindAsked(const JobKey& ke
 FollowedQuorums::Questions::iterator FollowedQuorums::Of(const std::string& leader,
                                                          std::uint32_t number) {
   const auto found = questions_.find(number);
-  return found != questions_.end() && found->second.leader == leader ? found : questions_.end();
+  return found != questions_.end() && found->second.places.Has(leader) ? found : questions_.end();
 }
 
 Result<FollowedQuorums::Questions::iterator> FollowedQuorums::Open(const AskQuorum& message) {
   const JobKey key{message.job, message.uid};
   if (const auto found = FindAsked(key); found != questions_.end()) {
-    if (found->second.leader == message.leader) return found;
-    if (IsUnasked(found->second)) {
+    Question& question = found->second;
+    if (question.rendezvous.contains(message.leader)) return found;
+    // Where the job lives is known better than by what its ranks were started with.
+    const bool led_here = message.leader.empty() || question.rendezvous.contains("");
+    if (jobs_.directory().Find(key) != nullptr && !led_here) {
+      if (question.rendezvous.size() == kOtherPlacesMax) return found;
+      question.rendezvous.insert(message.leader);
+      MoveTo(question, PlacesOf(jobs_.directory().Find(key), question.rendezvous, jobs_.options()));
+      Report(found->first, question);
+      return found;
+    }
+    if (IsUnasked(question)) {
       Leave(found);
       return Open(message);
     }
@@ -138,7 +89,7 @@ Result<FollowedQuorums::Questions::iterator> FollowedQuorums::Open(const AskQuor
         fmt::format("member {} (pid {}) says job {} meets at \"{}\", others said \"{}\": give "
                     "all ranks the same rendezvous",
                     message.member, message.pid, message.job, message.leader,
-                    found->second.leader));
+                    *question.rendezvous.begin()));
   }
   // As many more as are left for others.
   const auto own = static_cast<std::size_t>(std::ranges::count_if(
@@ -150,44 +101,87 @@ Result<FollowedQuorums::Questions::iterator> FollowedQuorums::Open(const AskQuor
                              "answered",
                              questions_.size(), own, key.second));
   }
-  return Add(key, message.leader);
+  return Add(key, {message.leader});
 }
 
 FollowedQuorums::Questions::iterator FollowedQuorums::Add(const JobKey& key,
-                                                          const std::string& leader) {
-  const auto opened =
-      questions_
-          .emplace(
-              ++asked_,
-              Question{.key = key, .leader = leader, .waits = {}, .askers = {}, .applicants = {}})
-          .first;
-  if (!leader.empty()) {
-    opened->second.waits = fmt::format("the service at {} is being reached", leader);
-  }
-  jobs_.KeepLeader(leader);
+                                                          std::set<std::string> rendezvous) {
+  const auto opened = questions_
+                          .emplace(++asked_, Question{.key = key,
+                                                      .rendezvous = std::move(rendezvous),
+                                                      .places = {},
+                                                      .meeting = {},
+                                                      .waits = {},
+                                                      .askers = {},
+                                                      .applicants = {}})
+                          .first;
+  Question& question = opened->second;
+  MoveTo(question, PlacesOf(jobs_.directory().Find(key), question.rendezvous, jobs_.options()));
+  const std::string& first = question.places.all().front().leader;
+  if (!first.empty()) question.waits = fmt::format("the service at {} is being reached", first);
   return opened;
+}
+
+void FollowedQuorums::MoveTo(Question& question, std::vector<QuorumPlace> places) {
+  HR_CHECK(!places.empty(), question.key.first);
+  std::vector<std::string> left;
+  for (const QuorumPlace& each : question.places.all()) left.push_back(each.leader);
+  for (const QuorumPlace& each : places) {
+    if (!question.places.Has(each.leader)) jobs_.KeepLeader(each.leader);
+    std::erase(left, each.leader);
+  }
+  for (QuorumPlace& each : places) {
+    if (jobs_.IsUp(each.leader)) each.state = QuorumPlace::State::kUp;
+  }
+  question.places.Replace(std::move(places));
+  for (const std::string& leader : left) jobs_.ReleaseLeader(leader);
+  // Of those that stay the places may be others.
+  question.meeting.reset();
+}
+
+void FollowedQuorums::RefreshPlaces() {
+  if (std::exchange(places_known_, jobs_.directory().changes()) == jobs_.directory().changes()) {
+    return;
+  }
+  for (auto& [number, question] : questions_) {
+    std::vector<QuorumPlace> places =
+        PlacesOf(jobs_.directory().Find(question.key), question.rendezvous, jobs_.options());
+    const bool same = std::ranges::equal(places, question.places.all(), {}, &QuorumPlace::leader,
+                                         &QuorumPlace::leader) &&
+                      std::ranges::equal(places, question.places.all(), {}, &QuorumPlace::meets,
+                                         &QuorumPlace::meets);
+    if (same) continue;
+    MoveTo(question, std::move(places));
+    Report(number, question);
+  }
+}
+
+bool FollowedQuorums::WasDecided(const SessionIdentity& identity) const {
+  const JobPlaces* known = jobs_.directory().Find({identity.job_name, identity.uid});
+  return known != nullptr && known->membership.generation != 0 && identity.after_epoch != 0 &&
+         known->epoch == identity.after_epoch && !identity.rendezvous.empty();
 }
 
 void FollowedQuorums::OnJobLost(const LostJob& lost) {
   const JobKey key{lost.name, lost.uid};
-  if (Find(key) == nullptr) return;
+  if (members_.Find(key) == nullptr) return;
   if (FindAsked(key) == questions_.end()) {
     if (questions_.size() >= kQuorumsAskedMax) return;
-    Add(key, lost.leader);
+    Add(key, {lost.leader});
   }
   ReportIfAsked(key);
 }
 
-void FollowedQuorums::Leave(Questions::iterator question) {
-  jobs_.SendTo(question->second.leader, LeaveQuorum{.job = question->first});
-  Erase(question);
+void FollowedQuorums::OnJobRunning(const JobKey& key) {
+  const auto open = FindAsked(key);
+  if (open != questions_.end() && IsUnasked(open->second)) Leave(open);
 }
 
-bool FollowedQuorums::HasAttached(const JobKey& key) {
-  const Remembered* job = Find(key);
-  return job != nullptr && std::ranges::any_of(job->members, [](const auto& entry) {
-           return entry.second.session != SessionId{};
-         });
+void FollowedQuorums::Leave(Questions::iterator question) {
+  for (const QuorumPlace& place : question->second.places.all()) {
+    if (place.IsUp()) jobs_.SendTo(place.leader, LeaveQuorum{.job = question->first});
+  }
+  Erase(question);
 }
 
 std::map<std::uint32_t, FollowedQuorums::Asker>::iterator FollowedQuorums::FindClient(
@@ -239,7 +233,7 @@ void FollowedQuorums::Handle(const AskQuorum& message) {
   }
   if (message.role != MemberRole::kMember) return HandleApplicant(message);
   HR_CHECK(message.membership.RankOf(message.member).has_value(), message.job, message.member);
-  Remembered* job = Find({message.job, message.uid});
+  const KnownMembers::Job* job = members_.Find({message.job, message.uid});
   if (job != nullptr) {
     const auto member = job->members.find(message.member);
     if (member != job->members.end() && !member->second.lost.empty()) {
@@ -320,10 +314,10 @@ void FollowedQuorums::Handle(const QuorumClientLost& message) {
     const bool applies = applicant != question.applicants.end();
     if (!applies && asker == question.askers.end()) continue;
     if (message.exited && !applies) {
-      Note(Remember(question.key), asker->first,
-           {.session = {},
-            .lost = fmt::format("pid {} on node {} exited or was killed", asker->second.ask.pid,
-                                jobs_.options().node_name)});
+      KnownMembers::Note(Remember(question.key), asker->first,
+                         {.session = {},
+                          .lost = fmt::format("pid {} on node {} exited or was killed",
+                                              asker->second.ask.pid, jobs_.options().node_name)});
     }
     if (applies) {
       question.applicants.erase(applicant);
@@ -342,60 +336,60 @@ void FollowedQuorums::Handle(const QuorumClientLost& message) {
 void FollowedQuorums::ReportIfAsked(const JobKey& key) {
   const auto asked = FindAsked(key);
   if (asked == questions_.end()) return;
-  const Remembered* job = Find(key);
+  const KnownMembers::Job* job = members_.Find(key);
   // Of those that were there all come back.
   if (IsUnasked(asked->second) && (job == nullptr || job->members.empty())) return Leave(asked);
   Report(asked->first, asked->second);
 }
 
 void FollowedQuorums::Report(std::uint32_t number, Question& question) {
-  ReportQuorum report{.job = number,
-                      .name = question.key.first,
-                      .uid = question.key.second,
-                      .membership = {},
-                      .rules = {},
-                      .members = {}};
-  std::map<std::uint32_t, MemberReport> members;
-  if (const Remembered* job = Find(question.key); job != nullptr) {
-    report.epoch = job->epoch;
-    for (const auto& [number_of, member] : job->members) {
-      const bool lost = !member.lost.empty();
-      members[number_of] = {.member = number_of,
-                            .state = lost ? MemberState::kLost : MemberState::kAttached,
-                            .cause = member.lost};
-    }
-  }
-  for (const auto& [number_of, asker] : question.askers) {
-    members[number_of] = {.member = number_of, .state = MemberState::kAsks};
-    report.epoch = std::max(report.epoch, asker.ask.epoch);
-    report.rules.min_world = std::max(report.rules.min_world, asker.ask.rules.min_world);
-    report.rules.grace_ms = std::max(report.rules.grace_ms, asker.ask.rules.grace_ms);
-    if (IsNewer(asker.ask.membership, report.membership)) report.membership = asker.ask.membership;
-  }
-  // Where nobody asks, those that the node knows stand for a membership that any other is newer
-  // than.
-  const bool asked = !question.askers.empty();
-  for (auto& [number_of, member] : members) {
-    if (!asked && report.members.size() < transport::kMembersMax) {
-      report.membership.members.push_back(number_of);
-    }
-    if (report.membership.RankOf(number_of)) report.members.push_back(std::move(member));
-  }
-  // Of a job of which nothing is known here there is one member at least.
-  if (report.membership.members.empty()) report.membership.members.push_back(0);
-  for (const auto& [number_of, applicant] : question.applicants) {
-    if (report.members.size() >= transport::kMembersMax) break;
-    const bool spare = applicant.ask.role == MemberRole::kSpare;
-    report.members.push_back(
-        {.member = number_of, .state = spare ? MemberState::kSpare : MemberState::kJoins});
-    report.rules.min_world = std::max(report.rules.min_world, applicant.ask.rules.min_world);
-  }
-  if (!IsUnasked(question) || HasAttached(question.key)) {
+  if (!IsUnasked(question) || members_.HasAttached(question.key)) {
     question.until_ns = kNever;
   } else if (question.until_ns == kNever) {
     question.until_ns = 0;
   }
-  jobs_.SendTo(question.leader, std::move(report));
+  ReportQuorum report = DescribeMembers(number, question, members_.Find(question.key));
+  if (const JobPlaces* known = jobs_.directory().Find(question.key); known != nullptr) {
+    report.places_epoch = known->epoch;
+  }
+  question.meeting = question.places.Meeting();
+  for (std::size_t i = 0; i < question.places.all().size(); ++i) {
+    QuorumPlace& place = question.places.all()[i];
+    if (!place.IsUp()) continue;
+    Inform(question, place);
+    report.meets_here = question.meeting == i;
+    jobs_.SendTo(place.leader, report);
+  }
+}
+
+void FollowedQuorums::CheckMeeting(std::uint32_t number, Question& question) {
+  if (question.places.Meeting() != question.meeting) Report(number, question);
+}
+
+void FollowedQuorums::Inform(const Question& question, QuorumPlace& place) {
+  if (std::exchange(place.informed, true) || place.leader.empty()) return;
+  const JobPlaces* known = jobs_.directory().Find(question.key);
+  if (known == nullptr) return;
+  JobPlaces places = *known;
+  places.HideOwn(jobs_.options().node_name);
+  jobs_.SendTo(place.leader, ReportJobPlaces{.name = question.key.first,
+                                             .uid = question.key.second,
+                                             .places = std::move(places)});
+}
+
+void FollowedQuorums::Spread(Question& question, const std::string& leader, const Quorum& quorum) {
+  if (leader.empty()) return;
+  const JobPlaces* known = jobs_.directory().Find(question.key);
+  JobPlaces places = known == nullptr ? JobPlaces{} : *known;
+  // The places stay in the order of the last job that ran, which all of them know.
+  places.membership = quorum.membership;
+  places.epoch = quorum.epoch;
+  jobs_.directory().Note(question.key, std::move(places));
+  for (QuorumPlace& place : question.places.all()) {
+    if (!place.IsUp() || place.leader == leader) continue;
+    place.informed = false;
+    Inform(question, place);
+  }
 }
 
 void FollowedQuorums::Answer(Asker& asker, Result<Quorum> result) {
@@ -410,26 +404,46 @@ void FollowedQuorums::Answer(Asker& asker, Result<Quorum> result) {
 void FollowedQuorums::Close(Questions::iterator question, const Result<Quorum>& result) {
   for (auto& [member, asker] : question->second.askers) Answer(asker, result);
   for (auto& [number, applicant] : question->second.applicants) Answer(applicant, result);
-  Erase(question);
+  Leave(question);
 }
 
 void FollowedQuorums::Erase(Questions::iterator question) {
-  const std::string leader = question->second.leader;
+  const Question gone = std::move(question->second);
   questions_.erase(question);
-  jobs_.ReleaseLeader(leader);
+  for (const QuorumPlace& place : gone.places.all()) jobs_.ReleaseLeader(place.leader);
 }
 
 void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorumWaits& message) {
   const auto question = Of(leader, message.job);
   // The leader counts it still: a report was under way when it answered.
   if (question == questions_.end()) return jobs_.SendTo(leader, LeaveQuorum{.job = message.job});
-  question->second.waits = message.text;
+  Question& asked = question->second;
+  QuorumPlace& place = *asked.places.Find(leader);
+  place.state = QuorumPlace::State::kHeard;
+  CheckMeeting(message.job, asked);
+  if (asked.meeting && &asked.places.all()[*asked.meeting] == &place) asked.waits = message.text;
+}
+
+void FollowedQuorums::Handle(const std::string& leader, const AnnounceJobPlaces& message) {
+  const auto question = Of(leader, message.job);
+  if (question == questions_.end() || leader.empty()) return;
+  JobPlaces places = message.places;
+  const QuorumPlace& from = *question->second.places.Find(leader);
+  // Those of the one that tells have no address, since it is known by that of the connection.
+  for (auto* const list : {&places.places, &places.former}) {
+    for (JobPlace& each : *list) {
+      if (each.address.empty()) each.address = from.where.address;
+    }
+  }
+  jobs_.directory().Hear(question->second.key, std::move(places));
 }
 
 void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorum& message) {
   const auto question = Of(leader, message.job);
   if (question == questions_.end()) return;
-  const Quorum& quorum = message.quorum;
+  Quorum quorum = message.quorum;
+  quorum.rendezvous = leader;
+  Spread(question->second, leader, quorum);
   for (auto& [member, asker] : question->second.askers) {
     if (quorum.membership.RankOf(member)) {
       Answer(asker, quorum);
@@ -454,22 +468,31 @@ void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorum& me
                           .text = DescribeDecision(question->second.key.first, quorum),
                           .uid = question->second.key.second}});
   // Whoever was not let in waits for the next decision.
-  Question next = std::move(question->second);
-  next.askers.clear();
-  if (!next.applicants.empty()) {
-    const auto opened = Add(next.key, next.leader);
-    opened->second.applicants = std::move(next.applicants);
+  if (!question->second.applicants.empty()) {
+    const auto opened = Add(question->second.key, question->second.rendezvous);
+    opened->second.applicants = std::move(question->second.applicants);
     Report(opened->first, opened->second);
   }
-  jobs_.ReleaseLeader(next.leader);
-  questions_.erase(question);
+  for (const QuorumPlace& place : question->second.places.all()) {
+    const bool others = place.IsUp() && place.leader != leader;
+    if (others) jobs_.SendTo(place.leader, LeaveQuorum{.job = message.job});
+  }
+  Erase(question);
 }
 
 void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorumRefused& message) {
   const auto question = Of(leader, message.job);
   if (question == questions_.end()) return;
   const Error error(message.code, message.cause);
-  if (message.members.empty()) return Close(question, error);
+  Question& asked = question->second;
+  QuorumPlace& place = *asked.places.Find(leader);
+  const bool meets = asked.meeting && &asked.places.all()[*asked.meeting] == &place;
+  if (message.members.empty()) {
+    // A verdict holds whoever has come to it; one that has no room is none.
+    if (meets || message.code != Code::kBusy) return Close(question, error);
+    place.state = QuorumPlace::State::kHeard;
+    return CheckMeeting(message.job, asked);
+  }
   bool erased = false;
   for (const std::uint32_t member : message.members) {
     const auto asker = question->second.askers.find(member);
@@ -489,20 +512,48 @@ void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorumRefu
 
 void FollowedQuorums::OnLeaderUp(const std::string& leader) {
   for (auto& [number, question] : questions_) {
-    if (question.leader == leader) Report(number, question);
+    QuorumPlace* const place = question.places.Find(leader);
+    if (place == nullptr) continue;
+    place->state = QuorumPlace::State::kUp;
+    place->informed = false;
+    Report(number, question);
   }
 }
 
 void FollowedQuorums::OnLeaderDown(const std::string& leader, const std::string& cause) {
   for (auto& [number, question] : questions_) {
-    if (question.leader == leader) question.waits = cause;
+    QuorumPlace* const place = question.places.Find(leader);
+    if (place == nullptr) continue;
+    const bool met = question.meeting && &question.places.all()[*question.meeting] == place;
+    if (met || !question.meeting) question.waits = cause;
+    if (place->IsUp()) place->state = QuorumPlace::State::kTrying;
+    CheckMeeting(number, question);
+  }
+}
+
+void FollowedQuorums::OnLeaderUnreachable(const std::string& leader, const std::string& cause) {
+  for (auto& [number, question] : questions_) {
+    QuorumPlace* const place = question.places.Find(leader);
+    if (place == nullptr || place->IsUp()) continue;
+    place->state = QuorumPlace::State::kGone;
+    if (!question.places.Meeting()) question.waits = cause;
+    CheckMeeting(number, question);
   }
 }
 
 void FollowedQuorums::OnLeaderRefused(const std::string& leader, const Error& error) {
   for (auto at = questions_.begin(); at != questions_.end();) {
     const auto question = at++;
-    if (question->second.leader == leader) Close(question, error);
+    QuorumPlace* const place = question->second.places.Find(leader);
+    if (place == nullptr) continue;
+    const bool only = place->meets && question->second.places.meeting_count() == 1;
+    if (only) {
+      Close(question, error);
+    } else {
+      place->state = QuorumPlace::State::kGone;
+      question->second.waits = error.text();
+      CheckMeeting(question->first, question->second);
+    }
   }
 }
 

@@ -25,12 +25,13 @@ FollowerOptions Named(FollowerOptions options) {
 
 }  // namespace
 
-Follower::Follower(FollowerOptions options)
-    : jobs_(Named(std::move(options))),
+Follower::Follower(FollowerOptions options, JobDirectory& directory)
+    : jobs_(Named(std::move(options)), directory),
       plans_(jobs_),
       settings_(jobs_),
       steps_(jobs_, plans_, settings_),
       quorums_(jobs_),
+      former_(jobs_),
       home_({.program = {},
              .node_name = jobs_.options().node_name,
              .gpu_lanes = jobs_.options().gpu_lanes,
@@ -39,7 +40,8 @@ Follower::Follower(FollowerOptions options)
              .peers = {},
              .random_key = [key = std::uint64_t{0}]() mutable { return ++key; },
              .next_number = jobs_.options().next_number,
-             .in_process = true}) {
+             .in_process = true},
+            home_directory_) {
   home_.OnNodeUp(kHere, {.program = {}, .name = jobs_.options().node_name, .addresses = {}}, "");
 }
 
@@ -80,9 +82,11 @@ void Follower::OnRankAttached(const SessionIdentity& identity) {
       jobs_.ReportForming(job, fmt::format("the service at {} is being reached", job.leader));
     }
   }
-  job.ranks.insert_or_assign(
-      identity.rank, AttachedRank{.pid = identity.pid, .after_epoch = identity.after_epoch});
+  job.ranks.insert_or_assign(identity.rank, AttachedRank{.pid = identity.pid,
+                                                         .after_epoch = identity.after_epoch,
+                                                         .members_hash = identity.members_hash});
   job.goes_on = job.goes_on || identity.can_reconnect;
+  job.was_decided = job.was_decided || quorums_.WasDecided(identity);
   job.patience_ns = std::max(job.patience_ns, identity.attached_ns + patience_ns);
   if (identity.rank == 0 && identity.sends_class) {
     Steer(job.id, {.kind = SteeringKind::kSends,
@@ -91,8 +95,7 @@ void Follower::OnRankAttached(const SessionIdentity& identity) {
   }
   if (job.stage == Stage::kJoined) {
     SendRankAttached(job, identity.rank);
-  } else if (job.stage == Stage::kReaching &&
-             (FollowedJobs::IsLedHere(job) || leaders_up_.contains(job.leader))) {
+  } else if (job.stage == Stage::kReaching && jobs_.IsUp(job.leader)) {
     Join(job);
   }
 }
@@ -163,7 +166,7 @@ void Follower::ReportRefused(const RankRefused& message, const std::string& caus
   job.forgotten = true;
   job.refused = ReportJobFailed{.job = number, .code = message.code, .cause = cause};
   jobs_.Add(ReachLeader{job.leader});
-  if (leaders_up_.contains(job.leader)) Join(job);
+  if (jobs_.IsUp(job.leader)) Join(job);
 }
 
 void Follower::Handle(const JobFailed& message) {
@@ -199,8 +202,9 @@ void Follower::Handle(const JobEnded& message) {
 }
 
 void Follower::OnLeaderUp(const std::string& leader) {
-  leaders_up_.insert(leader);
+  jobs_.SetUp(leader, true);
   quorums_.OnLeaderUp(leader);
+  former_.OnLeaderUp(leader);
   for (auto& [number, job] : jobs_.all()) {
     if (job.leader == leader && job.stage == Stage::kReaching) Join(job);
   }
@@ -223,16 +227,19 @@ void Follower::SendRankAttached(const Job& job, std::uint32_t rank) {
   jobs_.SendToLeader(job, ReportRankAttached{.job = job.number,
                                              .rank = rank,
                                              .pid = attached.pid,
-                                             .after_epoch = attached.after_epoch});
+                                             .after_epoch = attached.after_epoch,
+                                             .members_hash = attached.members_hash});
 }
 
 void Follower::OnLeaderUnreachable(const std::string& leader, const std::string& cause,
                                    TimeNs now) {
-  quorums_.OnLeaderDown(leader, cause);
+  quorums_.OnLeaderUnreachable(leader, cause);
   for (auto at = jobs_.all().begin(); at != jobs_.all().end();) {
     Job& job = (at++)->second;
     if (job.leader != leader || job.stage != Stage::kReaching) continue;
-    if (now < job.patience_ns) {
+    if (job.was_decided) {
+      jobs_.Fail(job, Code::kPeerLost, cause);
+    } else if (now < job.patience_ns) {
       jobs_.ReportForming(job, cause + Advice(job));
     } else {
       jobs_.Fail(job, Code::kTimeout,
@@ -287,7 +294,7 @@ void Follower::OnLeaderRefused(const std::string& leader, const Error& error) {
 }
 
 void Follower::OnLeaderDown(const std::string& leader, const Error& error) {
-  leaders_up_.erase(leader);
+  jobs_.SetUp(leader, false);
   quorums_.OnLeaderDown(leader, error.text());
   for (auto at = jobs_.all().begin(); at != jobs_.all().end();) {
     Job& job = (at++)->second;
@@ -298,7 +305,7 @@ void Follower::OnLeaderDown(const std::string& leader, const Error& error) {
     // Nothing was agreed yet: what was said can be said again to whoever answers there next.
     if (cancel != nullptr) {
       jobs_.Fail(job, Code::kCancelled, DescribeEnd(*cancel));
-    } else if (job.stage == Stage::kJoined && !job.forgotten) {
+    } else if (job.stage == Stage::kJoined && !job.forgotten && !job.was_decided) {
       job.stage = Stage::kReaching;
       jobs_.ReportForming(job, error.text());
     } else {
@@ -364,6 +371,9 @@ std::vector<FollowerAction> Follower::DrainActions() {
     for (const ToNode& each : sent) Handle("", each.message, 0);
   }
   for (const LostJob& lost : jobs_.DrainLost()) quorums_.OnJobLost(lost);
+  for (const JobDirectory::JobKey& job : jobs_.DrainStarted()) quorums_.OnJobRunning(job);
+  quorums_.RefreshPlaces();
+  former_.Refresh();
   return jobs_.DrainActions();
 }
 

@@ -20,7 +20,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,6 +32,7 @@
 #include "service/cluster/follower_plans.h"
 #include "service/cluster/follower_settings.h"
 #include "service/cluster/follower_steps.h"
+#include "service/cluster/former_leaders.h"
 #include "service/cluster/leader.h"
 #include "service/cluster/peer_messages.h"
 #include "service/peers/messages.h"
@@ -43,7 +43,8 @@ namespace headrace::service {
 
 class Follower {
  public:
-  explicit Follower(FollowerOptions options);
+  // `directory` outlives this; the service's leader shares it.
+  Follower(FollowerOptions options, JobDirectory& directory);
   // Its parts refer to each other.
   Follower(const Follower&) = delete;
   Follower& operator=(const Follower&) = delete;
@@ -139,8 +140,9 @@ class Follower {
   FollowerSettings settings_;
   FollowerSteps steps_;
   FollowedQuorums quorums_;
+  FormerLeaders former_;
   TimeNs now_ = 0;  // when a member asked or was waited for last
-  std::set<std::string> leaders_up_;
+  JobDirectory home_directory_;
   std::uint32_t refused_reported_ = 0;
   Leader home_;  // of the jobs without a rendezvous
 };

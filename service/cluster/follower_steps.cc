@@ -218,6 +218,12 @@ void FollowerSteps::Handle(Job& job, const StartJob& start) {
     }
     if (job.id != JobId{} && !FollowedJobs::IsLedHere(job)) {
       jobs_.SendToDispatch({JobFormed{.job = job.id, .nodes = nodes}});
+      const bool own = job.agreement.leader == jobs_.options().node_name;
+      jobs_.directory().NoteRunning(
+          {job.name, job.uid}, job.agreement,
+          {.node = job.agreement.leader,
+           .address = own ? std::string() : jobs_.options().address_of(job.leader)});
+      jobs_.NoteStarted(job);
     }
   }
   jobs_.SendToLeader(job, JobStarted{.job = job.number, .hash = hash});

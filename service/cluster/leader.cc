@@ -9,6 +9,7 @@
 
 #include "ipc/base/check.h"
 #include "service/cluster/hand_over.h"
+#include "service/cluster/leader_names.h"
 
 namespace headrace::service {
 Status Leader::CheckNode(const NodeFacts& facts, const std::string& address) const {
@@ -60,10 +61,12 @@ Status Leader::CheckNode(const NodeFacts& facts, const std::string& address) con
 }
 
 void Leader::OnNodeUp(NodeId node, NodeFacts facts, std::string address) {
-  const bool is_new =
-      jobs_.nodes()
-          .emplace(node, LedJobs::Node{.facts = std::move(facts), .address = std::move(address)})
-          .second;
+  std::string control = ControlAddress(facts.control, address);
+  const bool is_new = jobs_.nodes()
+                          .emplace(node, LedJobs::Node{.facts = std::move(facts),
+                                                       .address = std::move(address),
+                                                       .control = std::move(control)})
+                          .second;
   HR_CHECK(is_new, node);
   // A job may have waited for a server.
   for (auto at = jobs_.all().begin(); at != jobs_.all().end();) {
@@ -111,6 +114,8 @@ void Leader::Handle(NodeId node, const PeerMessage& message, TimeNs now) {
         } else if constexpr (std::is_same_v<Message, ReportQuorum>) {
           quorums_.Handle(node, each);
         } else if constexpr (std::is_same_v<Message, LeaveQuorum>) {
+          quorums_.Handle(node, each);
+        } else if constexpr (std::is_same_v<Message, ReportJobPlaces>) {
           quorums_.Handle(node, each);
         } else if constexpr (kIsOneOf<Message, MessageOfNode>) {
           HandOfJob(node, each, now);

@@ -34,8 +34,9 @@ namespace headrace::service {
 
 class Leader {
  public:
-  explicit Leader(LeaderOptions options)
-      : jobs_(std::move(options)),
+  // `directory` outlives this; the service's follower shares it.
+  Leader(LeaderOptions options, JobDirectory& directory)
+      : jobs_(std::move(options), directory),
         plans_(jobs_),
         settings_(jobs_, plans_),
         steps_(jobs_, plans_),

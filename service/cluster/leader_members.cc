@@ -143,6 +143,13 @@ Status LeaderMembers::CheckRankAttached(const Job& job, const Part& part,
                              rank.rank, job.name, taken->second, jobs_.NameOf(other), rank.pid,
                              jobs_.NameOf(part)));
   }
+  if (first != nullptr && job.members_hash != rank.members_hash) {
+    return Error(Code::kPeerLost,
+                 fmt::format("of job {}, rank {} (pid {}) on node {} and {} were told by different "
+                             "decisions who is left: they have to ask again",
+                             job.name, rank.rank, rank.pid, jobs_.NameOf(part),
+                             jobs_.DescribeRank(*first, first->ranks.begin()->first)));
+  }
   if (first == nullptr || job.goes_on == (rank.after_epoch != 0)) return {};
   return Error(
       Code::kMismatch,
@@ -166,6 +173,7 @@ void LeaderMembers::Handle(Job& job, Part& part, const ReportRankAttached& rank)
     quorums_.Forget(job.name, job.uid);
   }
   job.goes_on = rank.after_epoch != 0;
+  job.members_hash = rank.members_hash;
   job.epoch = std::max(job.epoch, rank.after_epoch + 1);
   part.ranks.insert_or_assign(rank.rank, rank.pid);
   if (job.refused_node == jobs_.NameOf(part)) job.refused.clear();

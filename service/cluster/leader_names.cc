@@ -28,10 +28,41 @@ Result<std::string> LeaderNames::At(const std::string& rendezvous) const {
                   place->Text(), node_name));
 }
 
+Result<std::string> LeaderNames::At(const JobPlace& place) const {
+  const bool own = place.node == node_name && !node_name.empty();
+  if (peers.empty()) return At(own && port != 0 ? OwnAddress() : place.address);
+  if (own || peers.contains(place.node)) return place.node;
+  // A place whose name nobody has said is found by its address, as a rendezvous is.
+  if (place.node.empty()) return At(place.address);
+  return Error(Code::kPermissionDenied,
+               fmt::format("node {}, which has ranks of the job, is none of the peers of node {}: "
+                           "add it to the list peers",
+                           place.node, node_name));
+}
+
 std::string LeaderNames::AddressOf(const std::string& leader) const {
   const auto listed = peers.find(leader);
   if (listed != peers.end()) return listed->second;
   return !peers.empty() && leader == node_name ? OwnAddress() : leader;
+}
+
+std::string ControlAddress(const std::string& said, const std::string& from) {
+  Result<HostPort> place = ParseListenAddress(said);
+  const Result<HostPort> source = ParseHostPort(from);
+  if (!place || place->port == 0) return {};
+  const std::string& host = place->host;
+  if (host == "*" || host == "0.0.0.0" || host == "::" || IsLoopback(host)) {
+    if (!source) return {};
+    place->host = source->host;
+  }
+  return place->Text();
+}
+
+std::string LeaderNames::ListensAt() const {
+  Result<HostPort> own = ParseListenAddress(address);
+  if (!own) return {};
+  own->port = static_cast<std::uint16_t>(port);
+  return own->Text();
 }
 
 std::string LeaderNames::OwnAddress() const {

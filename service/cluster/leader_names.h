@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ipc/base/result.h"
+#include "service/cluster/job_directory.h"
 
 namespace headrace::service {
 
@@ -18,12 +19,21 @@ struct LeaderNames {
   // own where there is a list, "host:port" elsewhere. Refuses whatever else it might be made to
   // dial.
   Result<std::string> At(const std::string& rendezvous) const;
+  // What this service calls the one at that place of a job: by its name where there is a list, and
+  // then only if it is in it.
+  Result<std::string> At(const JobPlace& place) const;
   // "b" of the list of peers is its address there.
   std::string AddressOf(const std::string& leader) const;
+  // The address, with the port that it has come to; the host may be "*".
+  std::string ListensAt() const;
 
  private:
   // Where this service reaches itself.
   std::string OwnAddress() const;
 };
+
+// How a service is reached that says it listens at `said`, and whose connection comes from `from`:
+// its own host may be known there by no name. Empty: it cannot be.
+std::string ControlAddress(const std::string& said, const std::string& from);
 
 }  // namespace headrace::service

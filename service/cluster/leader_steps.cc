@@ -75,11 +75,13 @@ void LeaderSteps::Agree(Job& job) {
   agreement.block_bytes = jobs_.options().block_bytes;
   agreement.verify = jobs_.options().verify;
   agreement.algorithm = jobs_.options().algorithm;
+  if (!jobs_.options().in_process) agreement.leader = jobs_.options().node_name;
   for (Part& part : job.parts) {
     part.place = agreement.nodes.size();
     AgreedNode node{.name = jobs_.NameOf(part),
                     .ranks = {},
-                    .addresses = jobs_.nodes().at(part.node).facts.addresses};
+                    .addresses = jobs_.nodes().at(part.node).facts.addresses,
+                    .control = jobs_.nodes().at(part.node).control};
     for (const auto& [rank, pid] : part.ranks) node.ranks.push_back(rank);
     agreement.nodes.push_back(std::move(node));
     agreement.servers_count += part.server ? 1 : 0;
@@ -178,6 +180,11 @@ void LeaderSteps::Advance(Job& job) {
     if (job.agreement.verify != 0) job.verification.emplace(job.agreement);
   }
   BeginStep(job, next);
+  // Where nobody of this node is in it, too.
+  if (next == Stage::kRunning && !jobs_.options().in_process) {
+    jobs_.directory().NoteRunning({job.name, job.uid}, job.agreement,
+                                  {.node = jobs_.options().node_name, .address = {}});
+  }
 }
 
 }  // namespace headrace::service

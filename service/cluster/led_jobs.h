@@ -20,6 +20,7 @@
 #include "ipc/base/clock.h"
 #include "ipc/base/result.h"
 #include "service/cluster/allowance.h"
+#include "service/cluster/job_directory.h"
 #include "service/cluster/local_messages.h"
 #include "service/cluster/peer_messages.h"
 #include "service/cluster/planning.h"
@@ -83,8 +84,9 @@ struct LedJob {
   std::uint32_t world_size = 1;
   std::uint32_t uid = 0;
   std::string architecture;
-  std::uint32_t epoch = 1;  // newer than all that its ranks were in
-  bool goes_on = false;     // its first rank to attach was in one before
+  std::uint32_t epoch = 1;         // newer than all that its ranks were in
+  bool goes_on = false;            // its first rank to attach was in one before
+  std::uint64_t members_hash = 0;  // likewise, as that rank was told
   Stage stage = Stage::kForming;
   std::vector<Part> parts;  // from kOpening on in the order of agreement.nodes
   Agreement agreement;
@@ -107,13 +109,17 @@ class LedJobs {
   using Jobs = std::map<JobNumber, LedJob>;
   struct Node {
     NodeFacts facts;
-    std::string address;  // for people
+    std::string address;    // for people
+    std::string control{};  // how its service is reached; empty: not known
   };
   using Nodes = std::map<NodeId, Node>;
 
-  explicit LedJobs(LeaderOptions options) : options_(std::move(options)) {}
+  LedJobs(LeaderOptions options, JobDirectory& directory)
+      : options_(std::move(options)), directory_(directory) {}
 
   const LeaderOptions& options() const { return options_; }
+  JobDirectory& directory() { return directory_; }
+  const JobDirectory& directory() const { return directory_; }
   Jobs& all() { return jobs_; }
   const Jobs& all() const { return jobs_; }
   Nodes& nodes() { return nodes_; }
@@ -155,6 +161,7 @@ class LedJobs {
   }
 
   LeaderOptions options_;
+  JobDirectory& directory_;
   Nodes nodes_;
   Jobs jobs_;
   std::string refused_;

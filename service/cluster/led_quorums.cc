@@ -49,9 +49,9 @@ const LedQuorums::Known* LedQuorums::FindKnown(std::string_view name, std::uint3
 }
 
 LedQuorums::Known& LedQuorums::Remember(const std::string& name, std::uint32_t uid) {
-  Known known{.name = name, .uid = uid, .membership = {}, .answered = {}};
+  Known known{.name = name, .uid = uid, .answered = {}};
   if (const Known* before = FindKnown(name, uid); before != nullptr) known = *before;
-  Forget(name, uid);
+  std::erase_if(known_, [&](const Known& each) { return each.name == name && each.uid == uid; });
   if (known_.size() == kQuorumsRememberedMax) ForgetOne();
   known_.push_back(std::move(known));
   return known_.back();
@@ -69,6 +69,7 @@ void LedQuorums::ForgetOne() {
 }
 
 void LedQuorums::Forget(std::string_view job, std::uint32_t uid) {
+  jobs_.directory().Forget({std::string(job), uid});
   std::erase_if(known_, [&](const Known& each) { return each.name == job && each.uid == uid; });
 }
 
@@ -105,6 +106,16 @@ LedQuorums::Service LedQuorums::ServiceOf(NodeId node) const {
   return {facts.name, facts.instance};
 }
 
+bool LedQuorums::AreAsking(const std::string& name, std::uint32_t uid) const {
+  const auto found = quorums_.find(Find(name, uid));
+  return found != quorums_.end() &&
+         std::ranges::any_of(found->second.reports, [](const auto& entry) {
+           return std::ranges::any_of(entry.second.members, [](const MemberReport& each) {
+             return each.state == MemberState::kAsks || IsApplicant(each.state);
+           });
+         });
+}
+
 bool LedQuorums::IsAnswered(NodeId node, const ReportQuorum& report) {
   const auto known = std::ranges::find_if(known_, [&report](const Known& each) {
     return each.name == report.name && each.uid == report.uid;
@@ -117,7 +128,7 @@ bool LedQuorums::IsAnswered(NodeId node, const ReportQuorum& report) {
   // The others have come so far by now that they ask again, or will: this node is one of them.
   const bool is_over = answered.decision != known->decisions ||
                        (known->verdict && known->verdict->epoch != known->epoch) ||
-                       Find(report.name, report.uid) != 0;
+                       AreAsking(report.name, report.uid);
   if (is_over || report.job != answered.question) return false;
   answered.node = node;
   SendVerdict(node, report, *known);
@@ -150,12 +161,48 @@ void LedQuorums::Handle(NodeId node, const ReportQuorum& report) {
     return entry.first != node && ServiceOf(entry.first) == ServiceOf(node);
   });
   question.reports.insert_or_assign(node, report);
+  ShowPlaces(node, report);
   question.joins = std::ranges::any_of(question.reports, [](const auto& entry) {
     return std::ranges::find(entry.second.members, MemberState::kJoins, &MemberReport::state) !=
            entry.second.members.end();
   });
   RefuseLeftOut(node, report, ViewOf(question));
   Look(number, kNoTime);
+}
+
+void LedQuorums::ShowPlaces(NodeId node, const ReportQuorum& report) {
+  const JobPlaces* known = jobs_.directory().Find({report.name, report.uid});
+  // A node's own leader knows what the node knows.
+  if (known == nullptr || known->places.empty() || known->epoch <= report.places_epoch ||
+      jobs_.nodes().at(node).facts.name == jobs_.options().node_name) {
+    return;
+  }
+  JobPlaces shown = *known;
+  shown.HideOwn(jobs_.options().node_name);
+  jobs_.SendTo(node, AnnounceJobPlaces{.job = report.job, .places = std::move(shown)});
+}
+
+void LedQuorums::Handle(NodeId node, const ReportJobPlaces& report) {
+  // Of one that runs here nobody else knows better: others have parted from it.
+  const bool runs = std::ranges::any_of(jobs_.all(), [&report](const auto& entry) {
+    return entry.second.name == report.name && entry.second.uid == report.uid &&
+           entry.second.stage == LedJob::Stage::kRunning;
+  });
+  if (runs) return;
+  const LedJobs::Node& from = jobs_.nodes().at(node);
+  JobPlaces places = report.places;
+  places.ShowOwn({.node = from.facts.name, .address = from.control});
+  const std::uint64_t before = jobs_.directory().changes();
+  jobs_.directory().Hear({report.name, report.uid}, std::move(places));
+  const std::uint64_t number = Find(report.name, report.uid);
+  if (number == 0 || jobs_.directory().changes() == before) return;
+  Question& question = quorums_.at(number);
+  const View view = ViewOf(question);
+  for (const auto& [other, each] : question.reports) {
+    ShowPlaces(other, each);
+    RefuseLeftOut(other, each, view);
+  }
+  question.changed = true;
 }
 
 void LedQuorums::CallMembers() {
@@ -223,14 +270,24 @@ void LedQuorums::Expire(TimeNs now) {
 LedQuorums::View LedQuorums::ViewOf(const Question& question) const {
   View view;
   if (const Known* known = FindKnown(question.name, question.uid); known != nullptr) {
-    view.membership = known->membership;
     view.epoch = known->epoch;
   }
+  if (const JobPlaces* places = jobs_.directory().Find({question.name, question.uid});
+      places != nullptr) {
+    view.membership = places->membership;
+    view.epoch = std::max(view.epoch, places->epoch);
+  }
+  const std::uint32_t decided = view.membership.generation;
   for (const auto& [node, report] : question.reports) {
     view.epoch = std::max(view.epoch, report.epoch);
     view.rules.min_world = std::max(view.rules.min_world, report.rules.min_world);
     view.rules.grace_ms = std::max(view.rules.grace_ms, report.rules.grace_ms);
-    if (IsNewer(report.membership, view.membership)) view.membership = report.membership;
+    // Of two decisions of one number, that counts which is known here to have come about.
+    const bool same = report.membership.generation == decided && decided != 0;
+    if (!same && IsNewer(report.membership, view.membership)) view.membership = report.membership;
+    const bool asks = std::ranges::find(report.members, MemberState::kAsks, &MemberReport::state) !=
+                      report.members.end();
+    if (asks && !report.meets_here) view.elsewhere.push_back(jobs_.nodes().at(node).facts.name);
     for (const MemberReport& each : report.members) {
       if (!IsApplicant(each.state)) continue;
       view.applicants.push_back(
@@ -256,12 +313,16 @@ LedQuorums::View LedQuorums::ViewOf(const Question& question) const {
   return view;
 }
 
-std::string LedQuorums::DescribeWait(const Question& question, const View& view) {
+std::string LedQuorums::DescribeWait(const Question& question, const View& view) const {
   if (view.asking.empty()) {
     return fmt::format("the ranks of job {} to let others in, which they do between two iterations",
                        question.name);
   }
   std::vector<std::string> waits;
+  if (!view.elsewhere.empty()) {
+    waits.push_back(fmt::format("{} to find out that no service before that on node {} lives",
+                                NodeList(view.elsewhere), jobs_.options().node_name));
+  }
   if (!view.attached.empty()) {
     waits.push_back(ListMembers("still to notice that the job was lost", view.attached));
   }
@@ -292,7 +353,7 @@ void LedQuorums::Look(std::uint64_t number, TimeNs now) {
   std::erase_if(question.graces, [&view](const auto& entry) {
     return view.asking.empty() || !std::ranges::count(view.unknown, entry.first);
   });
-  bool waits = view.asking.empty() || !view.attached.empty();
+  bool waits = view.asking.empty() || !view.attached.empty() || !view.elsewhere.empty();
   for (const std::uint32_t member : view.unknown) {
     if (view.asking.empty()) break;
     Question::Grace& grace = question.graces[member];
@@ -339,8 +400,13 @@ void LedQuorums::Decide(const Question& question, View view) {
   NoteAnswered(known, question);
   known.verdict = Judge(question, view);
   if (known.verdict) {
-    known.membership = known.verdict->membership;
     known.epoch = known.verdict->epoch;
+    const JobDirectory::JobKey job{question.name, question.uid};
+    const JobPlaces* before = jobs_.directory().Find(job);
+    JobPlaces decided = before == nullptr ? JobPlaces{} : *before;
+    decided.membership = known.verdict->membership;
+    decided.epoch = known.epoch;
+    jobs_.directory().Note(job, std::move(decided));
     for (const Applicant& each : view.applicants) {
       if (each.member == 0) continue;
       known.answered.at(ServiceOf(each.node))

@@ -7,6 +7,12 @@
 // Then those that ask are the next membership, and everybody else is lost to the job for good: a
 // member that was left out is refused by name.
 //
+// Every service of the job is asked, and each node with members says at which of them it meets the
+// others: the first that lives of an order that all have. A service decides when all those that ask
+// there say that it is this one; one that hears of a node that meets elsewhere leaves it to the
+// other. Whoever has been told a decision tells it to all others, so that those who were left out
+// are refused wherever they ask.
+//
 // Two halves of a job that cannot reach each other decide each for itself. Where that must not be,
 // min_world is more than half of the world.
 //
@@ -41,6 +47,7 @@ class LedQuorums {
 
   void Handle(NodeId node, const ReportQuorum& report);
   void Handle(NodeId node, const LeaveQuorum& leave);
+  void Handle(NodeId node, const ReportJobPlaces& report);
   void OnNodeDown(NodeId node);
   // Tells running jobs of those who want to join them, once each.
   void CallMembers();
@@ -86,7 +93,6 @@ class LedQuorums {
   struct Known {
     std::string name;
     std::uint32_t uid = 0;
-    Membership membership;  // that was decided last; no members: none was
     std::uint32_t epoch = 0;
     std::uint32_t decisions = 0;        // how many there were
     Result<Quorum> verdict = Quorum{};  // of the last
@@ -108,9 +114,12 @@ class LedQuorums {
     std::vector<std::uint32_t> unknown;
     std::vector<LostMember> lost;
     std::vector<Applicant> applicants;
+    std::vector<std::string> elsewhere;  // nodes with members that ask, and do not meet here
   };
 
   std::uint64_t Find(const std::string& name, std::uint32_t uid) const;  // 0: there is none
+  // Whether somebody waits for an answer.
+  bool AreAsking(const std::string& name, std::uint32_t uid) const;
   const Known* FindKnown(std::string_view name, std::uint32_t uid) const;
   Known& Remember(const std::string& name, std::uint32_t uid);
   void ForgetOne();
@@ -126,8 +135,10 @@ class LedQuorums {
   // Whether the report is of a question that was answered; the answer is sent again if it was lost.
   bool IsAnswered(NodeId node, const ReportQuorum& report);
   Service ServiceOf(NodeId node) const;
-  static std::string DescribeWait(const Question& question, const View& view);
+  std::string DescribeWait(const Question& question, const View& view) const;
   void AnnounceWaits(Question& question, const View& view);
+  // Where the job is said to live, to a node that does not know it.
+  void ShowPlaces(NodeId node, const ReportQuorum& report);
   // A member that was left out before may not come back.
   void RefuseLeftOut(NodeId node, const ReportQuorum& report, const View& view);
   // `members`: those of the node's; none: all, and the question is over.

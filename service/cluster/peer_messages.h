@@ -22,6 +22,7 @@
 
 #include "ipc/base/error.h"
 #include "service/cluster/agreement.h"
+#include "service/cluster/job_directory.h"
 #include "service/cluster/plan_text.h"
 #include "service/cluster/planning_inputs.h"
 #include "service/plan/plan.h"
@@ -48,6 +49,7 @@ struct NodeFacts {
   bool server = false;                 // has no ranks, owns shares of sums
   std::vector<std::string> addresses;  // of its lanes between nodes; opaque bytes
   std::uint32_t gpu_lanes = 0;         // of which so many carry GPUs' memory from where it is
+  std::string control{};               // "host:port" where it listens; the host may be "*"
 };
 
 // ---- from a node ----
@@ -62,7 +64,8 @@ struct ReportRankAttached {
   std::uint32_t job = 0;
   std::uint32_t rank = 0;
   std::int32_t pid = 0;
-  std::uint32_t after_epoch = 0;  // of the job, in which the rank was before; 0: it begins
+  std::uint32_t after_epoch = 0;   // of the job, in which the rank was before; 0: it begins
+  std::uint64_t members_hash = 0;  // SessionIdentity::members_hash
 };
 struct ReportRankLost {
   std::uint32_t job = 0;
@@ -152,6 +155,14 @@ struct ReportQuorum {
   std::uint32_t epoch = 0;  // the last of the job that the node has seen
   QuorumRules rules;
   std::vector<MemberReport> members;  // growing; with those that it has lost
+  bool meets_here = true;             // the service that is told is where the node meets the others
+  std::uint32_t places_epoch = 0;     // of the places that it knows the job by; 0: it knows none
+};
+// What the node knows of where a job lives, and of who is left of it: for those that ask there.
+struct ReportJobPlaces {
+  std::string name;
+  std::uint32_t uid = 0;
+  JobPlaces places;
 };
 // Nobody on the node asks any more.
 struct LeaveQuorum {
@@ -176,6 +187,11 @@ struct AnnounceQuorumRefused {
   Code code = Code::kInternal;
   std::string cause;
   std::vector<std::uint32_t> members{};
+};
+// Where the job lives: the question is to be asked there, too.
+struct AnnounceJobPlaces {
+  std::uint32_t job = 0;  // of the question
+  JobPlaces places;
 };
 struct AnnounceJobForming {
   std::uint32_t job = 0;
@@ -247,12 +263,12 @@ using MessageOfNode =
     std::variant<JoinJob, ReportRankAttached, ReportRankLost, ReportRankLeft, ReportJobFailed,
                  ForgetJob, JobOpened, JobMeasured, JobStarted, ReportLayout, ReportTimesSeen,
                  RequestPolicy, RequestSteering, ReportRankLate, ReportBlockHashed, ReportPlanAck,
-                 ReportQuorum, LeaveQuorum>;
+                 ReportQuorum, LeaveQuorum, ReportJobPlaces>;
 using MessageOfLeader =
     std::variant<AnnounceJobForming, OpenJob, MeasureJob, StartJob, AnnounceJobFailed,
                  AnnounceRankLeft, CloseJob, PlanPiece, AnnouncePlanSwitch, AnnounceSteering,
                  AnnounceRankLate, AnnounceQuorumWaits, AnnounceQuorum, AnnounceQuorumRefused,
-                 AnnounceMembersWait>;
+                 AnnounceMembersWait, AnnounceJobPlaces>;
 
 template <typename... OfNode, typename... OfLeader>
 std::variant<OfNode..., OfLeader..., Goodbye> OfEither(std::variant<OfNode...>,

@@ -230,7 +230,8 @@ void Planning::Make(plan::Policy policy, std::shared_ptr<const plan::Plan> prese
                                .iteration_s = iteration.iteration_s,
                                .running_s = iteration.running_s,
                                .margin = kPlanMargin,
-                               .tolerance = tolerance});
+                               .tolerance = tolerance,
+                               .codec_stops = codec_stops_});
 }
 
 void Planning::OnPlanMade(const Result<std::shared_ptr<const plan::Plan>>& made) {
@@ -313,6 +314,9 @@ void Planning::SwitchIfAcked() {
   }
   present_planned_ = present_ != nullptr;
   present_from_ = present_ == nullptr ? 1 : latest + kSwitchSlack;
+  const bool same_codecs = present_codecs_ == codecs_made_for_;
+  const bool stops = present_ != nullptr && present_->verdict.pays && !offered_->verdict.pays;
+  codec_stops_ = same_codecs ? codec_stops_ + (stops ? 1 : 0) : 0;
   present_ = std::exchange(offered_, nullptr);
   present_codecs_ = codecs_made_for_;
   stage_ = Stage::kNone;

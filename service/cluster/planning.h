@@ -122,7 +122,8 @@ class Planning {
   std::vector<CodecChoice> codecs_made_for_;  // the plan that is under way
   std::shared_ptr<const plan::Plan> present_;
   std::vector<CodecChoice> present_codecs_;  // that it was made for
-  bool present_planned_ = false;             // from times that were seen
+  std::uint32_t codec_stops_ = 0;  // plans for those that no longer encoded what the last one did
+  bool present_planned_ = false;   // from times that were seen
   std::uint64_t present_from_ = 0;
   std::shared_ptr<const plan::Plan> offered_;
   std::uint64_t offered_hash_ = 0;

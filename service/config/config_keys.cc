@@ -129,8 +129,10 @@ constexpr std::array kKeys = {
               "size of the blocks that travel between nodes"},
     ConfigKey{"verify", Kind::kInteger, &Config::verify, 0, 1'000'000,
               "compare the results of every so many iterations or operations; 0: of none"},
-    ConfigKey{"rails", Kind::kRails, &Config::rails, 0, 0,
-              "network devices, one lane each, like eth0,eth1; \"\": one lane at node_address"},
+    ConfigKey{
+        "rails", Kind::kRails, &Config::rails, 0, 0,
+        "network devices, one lane each, like eth0,eth1, which take the place of one that fails; "
+        "\"\": one lane at node_address"},
     ConfigKey{"network_transports", Kind::kText, &Config::network_transports, 0, kTransportsMax,
               "UCX_TLS, the transports between nodes; \"\": the service's choice"},
     ConfigKey{"network_credit_bytes", Kind::kInteger, &Config::network_credit_bytes, 4096,

@@ -378,6 +378,8 @@ void Dispatch::Handle(const StageEnded& message, TimeNs now) {
 
 void Dispatch::Handle(const LaneFacts& message, TimeNs) { parts_->flow.lanes().OnFacts(message); }
 
+void Dispatch::Handle(const LaneMoved& m, TimeNs) { parts_->flow.OnMoved(FindJob(m.job), m); }
+
 // Messages about a job that was forgotten meanwhile come too late to matter.
 void Dispatch::Handle(const JobForming& message, TimeNs) {
   Job* job = FindJob(message.job);

@@ -90,6 +90,7 @@ class Dispatch final : public Actor {
   void Handle(const Drain& message, TimeNs now);
   void Handle(const StageEnded& message, TimeNs now);
   void Handle(const LaneFacts& message, TimeNs now);
+  void Handle(const LaneMoved& message, TimeNs now);
   void Handle(const JobForming& message, TimeNs now);
   void Handle(JobFormed message, TimeNs now);
   void Handle(const JobFailed& message, TimeNs now);

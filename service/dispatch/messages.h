@@ -73,6 +73,14 @@ struct LaneFacts {
   std::string wires;  // "tcp/eth0"
   std::uint64_t messages_dropped = 0;
 };
+// What a lane between nodes sends to another node of the job, it sends over another rail from now
+// on; the job's number is its group's.
+struct LaneMoved {
+  std::uint8_t lane = 0;
+  JobId job;
+  std::uint32_t node = 0;
+  transport::LinkMove move;
+};
 // What a job of several nodes waits for before it can begin, for people: "node b: ranks 2, 3 of 4
 // have not attached". Sent again whenever it changes.
 struct JobForming {
@@ -140,8 +148,8 @@ struct LaneAnswered {
 };
 using DispatchMessage =
     std::variant<OpenSession, AddSegment, RemoveSegment, AddTensors, RemoveTensors, CloseSession,
-                 Ping, Drain, StageEnded, LaneFacts, JobForming, JobFormed, JobFailed, RankLeft,
-                 SetLayout, PlanOffer, PlanSwitch, SteerJob, StageWaits, LaneAnswered, QuotaRefused,
-                 ScratchMade, SendNotices, ReceivePosted>;
+                 Ping, Drain, StageEnded, LaneFacts, LaneMoved, JobForming, JobFormed, JobFailed,
+                 RankLeft, SetLayout, PlanOffer, PlanSwitch, SteerJob, StageWaits, LaneAnswered,
+                 QuotaRefused, ScratchMade, SendNotices, ReceivePosted>;
 
 }  // namespace headrace::service

@@ -136,8 +136,24 @@ bool Groups::Work(std::vector<transport::Completion>& completions, TimeNs now) {
     }
     each = gone ? groups_.erase(each) : std::next(each);
   }
+  worked |= SendMoves();
   SendFacts(now);
   return worked;
+}
+
+// A dispatch that is too far behind does without them: they are for people, and the lane's costs
+// are learned anew without them, only later.
+bool Groups::SendMoves() {
+  moves_.clear();
+  transport_.DrainMoves(moves_);
+  for (transport::MovedLink& moved : moves_) {
+    wires_changed_ = true;
+    static_cast<void>(dispatch_.Send(LaneMoved{.lane = lane_,
+                                               .job = JobId{moved.group},
+                                               .node = moved.member,
+                                               .move = std::move(moved.move)}));
+  }
+  return !moves_.empty();
 }
 
 bool Groups::HasFacts() const {

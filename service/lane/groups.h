@@ -50,6 +50,7 @@ class Groups {
   bool HasFacts() const;
   TimeNs FactsDue() const;
   void SendFacts(TimeNs now);
+  bool SendMoves();
   void Answer(PeersMessage message);
 
   std::uint8_t lane_;
@@ -61,7 +62,8 @@ class Groups {
   std::uint64_t dropped_sent_ = 0;
   bool wires_changed_ = false;  // a group was opened since facts were sent
   TimeNs facts_sent_ns_ = 0;
-  std::vector<transport::Notice> notices_;  // scratch
+  std::vector<transport::Notice> notices_;   // scratch
+  std::vector<transport::MovedLink> moves_;  // scratch
 };
 
 }  // namespace headrace::service

@@ -42,6 +42,7 @@ void Describe(auto& wire, Is<NodeFacts> auto& facts) {
   wire.Number(facts.server, HR_FIELD(Server));
   wire.List(facts.addresses, kLanesMax, "addresses of {} lanes", HR_LIST(Addresses));
   wire.Number(facts.gpu_lanes, HR_FIELD(GpuLanes));
+  wire.Text(facts.control, kPlaceAddressMax, HR_FIELD(Control));
   wire.Check([&facts] {
     return facts.gpu_lanes <= facts.addresses.size()
                ? ""
@@ -78,6 +79,7 @@ void Describe(auto& wire, Is<AgreedNode> auto& node) {
   wire.Name(node.name, "a name that is none", HR_FIELD(Name));
   wire.List(node.ranks, transport::kMembersMax, "{} ranks of a node", HR_LIST(Ranks));
   wire.List(node.addresses, kLanesMax, "addresses of {} lanes", HR_LIST(Addresses));
+  wire.Text(node.control, kPlaceAddressMax, HR_FIELD(Control));
 }
 
 void Describe(auto& wire, Is<Agreement> auto& agreement) {
@@ -94,6 +96,7 @@ void Describe(auto& wire, Is<Agreement> auto& agreement) {
   wire.Number(agreement.servers_count, HR_FIELD(ServersCount));
   wire.Number(agreement.verify, HR_FIELD(Verify));
   wire.List(agreement.nodes, transport::kNodesMax, "{} nodes of a job", HR_LIST(Nodes));
+  wire.NameOrNothing(agreement.leader, "a name of a leader that is none", HR_FIELD(Leader));
 }
 
 void Describe(auto& wire, Is<LayoutTensor> auto& tensor) {
@@ -194,6 +197,28 @@ void Describe(auto& wire, Is<Quorum> auto& quorum) {
   });
 }
 
+void Describe(auto& wire, Is<JobPlace> auto& place) {
+  wire.NameOrNothing(place.node, "a name of a node that is none", HR_FIELD(Node));
+  wire.Text(place.address, kPlaceAddressMax, HR_FIELD(Address));
+}
+
+void Describe(auto& wire, Is<JobPlaces> auto& places) {
+  wire.Number(places.membership.generation, HR_FIELD(Generation));
+  wire.List(places.membership.members, transport::kMembersMax, "{} members of a job",
+            HR_LIST(Members));
+  wire.Number(places.epoch, HR_FIELD(Epoch));
+  wire.List(places.places, transport::kNodesMax, "{} places of a job", HR_LIST(Places));
+  wire.List(places.former, kFormerLeadersMax, "{} former leaders of a job", HR_LIST(Former));
+  wire.Check([&places]() -> std::string {
+    if (places.epoch == 0 || places.epoch >= kEpochMax) {
+      return fmt::format("places of epoch {}", places.epoch);
+    }
+    const bool undecided = places.membership == Membership{};
+    const Status status = undecided ? Status() : CheckMembership(places.membership);
+    return status ? "" : status.error().text();
+  });
+}
+
 // ---- messages ----
 
 void Describe(auto& wire, Is<JoinJob> auto& join) {
@@ -211,6 +236,7 @@ void Describe(auto& wire, Is<ReportRankAttached> auto& rank) {
   wire.Number(rank.rank, HR_FIELD(Rank));
   wire.Number(rank.pid, HR_FIELD(Pid));
   wire.Number(rank.after_epoch, HR_FIELD(AfterEpoch));
+  wire.Number(rank.members_hash, HR_FIELD(MembersHash));
   wire.Check([epoch = rank.after_epoch] {
     return epoch < kEpochMax ? "" : fmt::format("a rank after epoch {}", epoch);
   });
@@ -301,12 +327,24 @@ void Describe(auto& wire, Is<ReportQuorum> auto& report) {
   wire.Number(report.rules.min_world, HR_FIELD(MinWorld));
   wire.Number(report.rules.grace_ms, HR_FIELD(GraceMs));
   wire.List(report.members, transport::kMembersMax, "{} members of a job", HR_LIST(Members));
+  wire.Number(report.meets_here, HR_FIELD(MeetsHere));
+  wire.Number(report.places_epoch, HR_FIELD(PlacesEpoch));
   wire.Check([&report] {
     return report.epoch < kEpochMax && report.rules.grace_ms <= kQuorumGraceMaxMs
                ? ""
                : fmt::format("a question after epoch {} with a grace of {} ms", report.epoch,
                              report.rules.grace_ms);
   });
+}
+
+void Describe(auto& wire, Is<ReportJobPlaces> auto& report) {
+  wire.Name(report.name, "a name that is none", HR_FIELD(Name));
+  wire.Number(report.uid, HR_FIELD(Uid));
+  wire.Struct(report.places, HR_STRUCT(Places));
+}
+
+void Describe(auto& wire, Is<AnnounceJobPlaces> auto& announced) {
+  wire.Struct(announced.places, HR_STRUCT(Places));
 }
 
 void Describe(auto& wire, Is<AnnounceQuorumWaits> auto& waits) {
@@ -417,12 +455,14 @@ HR_MEMBER(ReportRankLate)
 HR_MEMBER(ReportBlockHashed)
 HR_MEMBER(ReportQuorum)
 HR_MEMBER_ALONE(LeaveQuorum)
+HR_MEMBER(ReportJobPlaces)
 HR_MEMBER(AnnounceQuorumWaits)
 HR_MEMBER(AnnounceQuorum)
 HR_MEMBER(AnnounceQuorumRefused)
 HR_MEMBER(AnnounceSteering)
 HR_MEMBER(AnnounceRankLate)
 HR_MEMBER_ALONE(AnnounceMembersWait)
+HR_MEMBER(AnnounceJobPlaces)
 HR_MEMBER(AnnounceJobForming)
 HR_MEMBER(OpenJob)
 HR_MEMBER_ALONE(MeasureJob)

@@ -21,6 +21,8 @@ namespace headrace::service {
 namespace {
 
 constexpr auto kGoodbyeMax = 200 * kj::MILLISECONDS;
+// What was sent last has gone by then.
+constexpr auto kLeaveAfter = 100 * kj::MILLISECONDS;
 constexpr TimeNs kReportWindow = 10 * kSecond;
 constexpr int kReportedMax = 8;
 constexpr auto kShowPeersEvery = 1 * kj::SECONDS;
@@ -71,15 +73,18 @@ LeaderOptions LeaderOptionsOf(const NodeFacts& facts, const PeerOptions& options
 }
 
 FollowerOptions FollowerOptionsOf(const PeersPorts& ports, const PeerOptions& options,
-                                  std::uint64_t& jobs_numbered) {
-  FollowerOptions wanted{.node_name = options.node_name,
-                         .lanes = {},
-                         .server = options.server,
-                         .gpu_lanes = options.gpu_lanes,
-                         .forming_ns = options.forming_ns,
-                         .hash_salt = ports.hash_salt,
-                         .policy = options.policy,
-                         .next_number = [&jobs_numbered] { return ++jobs_numbered; }};
+                                  const LeaderNames& names, std::uint64_t& jobs_numbered) {
+  FollowerOptions wanted{
+      .node_name = options.node_name,
+      .lanes = {},
+      .server = options.server,
+      .gpu_lanes = options.gpu_lanes,
+      .forming_ns = options.forming_ns,
+      .hash_salt = ports.hash_salt,
+      .policy = options.policy,
+      .next_number = [&jobs_numbered] { return ++jobs_numbered; },
+      .leader_at = [&names](const JobPlace& place) { return names.At(place); },
+      .address_of = [&names](const std::string& leader) { return names.AddressOf(leader); }};
   for (const NetworkLane& lane : ports.network_lanes) wanted.lanes.push_back(lane.number);
   return wanted;
 }
@@ -154,8 +159,8 @@ Peers::Peers(const PeerOptions& options, const PeersPorts& ports, kj::AsyncIoCon
               .port = 0,
               .peers = options.peers}),
       self_(FactsOf(options, ports)),
-      leader_(LeaderOptionsOf(self_, options, jobs_numbered_)),
-      follower_(FollowerOptionsOf(ports, options_, jobs_numbered_)),
+      leader_(LeaderOptionsOf(self_, options, jobs_numbered_), directory_),
+      follower_(FollowerOptionsOf(ports, options_, names_, jobs_numbered_), directory_),
       listener_(*this, *security_, timer_, options_.detection_ns),
       tasks_(*this),
       alarm_(timer_, tasks_, [this](TimeNs now) {
@@ -170,6 +175,7 @@ Status Peers::Listen(kj::AsyncIoContext& io) {
   Result<kj::Own<kj::ConnectionReceiver>> receiver = ListenAt(io, "node_address", options_.address);
   if (!receiver) return receiver.error();
   names_.port = (*receiver)->getPort();
+  self_.control = names_.ListensAt();
   ports_.log.info("node {}: other services reach this one at {} (port {})", options_.node_name,
                   options_.address, names_.port);
   tasks_.add(listener_.Accept(std::move(receiver).value()));
@@ -483,7 +489,7 @@ void Peers::Execute(const LeaveLeader& action) {
   const auto found = dialers_.find(action.leader);
   if (found == dialers_.end()) return;
   found->second->needed = false;
-  tasks_.add(kj::evalLater([this] { SweepDialers(); }));
+  tasks_.add(timer_.afterDelay(kLeaveAfter).then([this] { SweepDialers(); }));
 }
 
 void Peers::Execute(const NoteRefusal& action) {

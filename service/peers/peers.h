@@ -128,6 +128,7 @@ class Peers final : public PeerDialer::Owner,
   LeaderNames names_;
   NodeFacts self_;
   std::uint64_t jobs_numbered_ = 0;  // that are led here
+  JobDirectory directory_;
   Leader leader_;
   Follower follower_;
   bool draining_ = false;

@@ -11,6 +11,14 @@ namespace {
 // A text of the most characters, and what Cap'n Proto adds.
 constexpr std::size_t kShortMessageBytes = 2000;
 
+std::size_t BytesOf(const JobPlaces& places) {
+  std::size_t bytes = 8 * places.membership.members.size();
+  for (const auto* const list : {&places.places, &places.former}) {
+    for (const JobPlace& each : *list) bytes += each.node.size() + each.address.size() + 48;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::size_t WireBytes(const PeerMessage& message) {
@@ -35,9 +43,13 @@ std::size_t WireBytes(const PeerMessage& message) {
     for (const LostMember& each : decided->quorum.lost) bytes += each.cause.size() + 48;
   } else if (const auto* refused = std::get_if<AnnounceQuorumRefused>(&message)) {
     bytes += 8 * refused->members.size() + refused->cause.size();
+  } else if (const auto* known = std::get_if<ReportJobPlaces>(&message)) {
+    bytes += BytesOf(known->places);
+  } else if (const auto* shown = std::get_if<AnnounceJobPlaces>(&message)) {
+    bytes += BytesOf(shown->places);
   } else if (const auto* open = std::get_if<OpenJob>(&message)) {
     for (const AgreedNode& node : open->agreement.nodes) {
-      bytes += 4 * node.ranks.size() + 128;
+      bytes += 4 * node.ranks.size() + node.control.size() + 144;
       for (const std::string& address : node.addresses) bytes += address.size() + 16;
     }
   }

@@ -7,6 +7,7 @@
 #include "ipc/base/check.h"
 #include "service/plan/coded.h"
 #include "service/plan/exact.h"
+#include "service/plan/forecast.h"
 
 namespace headrace::plan {
 namespace {
@@ -190,6 +191,21 @@ std::vector<Codec> ChooseCodecs(Policy policy, const Workload& work, const Route
   const Stage* const stage = StageBetweenNodes(route);
   if (stage == nullptr) return {must.begin(), must.end()};
   return Chooser(policy, work, LaneBetweenNodes(*stage), must, may).Choose();
+}
+
+double QuickSeconds(Policy policy, const Workload& work, const Route& route,
+                    const Recording& recording, const PolicySettings& settings) {
+  const Stage* const stage = StageBetweenNodes(route);
+  HR_CHECK(stage != nullptr, route.stages.size());
+  Route lane = LaneBetweenNodes(*stage);
+  lane.halves = route.halves && work.codecs.empty();
+  const double bound_s = work.backward_s() + work.forward_s();
+  Draft draft = MakeDraft(policy, work, lane, {.bound_s = bound_s, .settings = settings});
+  draft.barrier = draft.barrier || settings.barrier;
+  if (recording.iterations.empty()) return MakeTimetable(work, route, draft).iteration_s;
+  // As `auto` has it with recorded iterations.
+  if (policy == Policy::kAuto) draft.barrier = settings.barrier;
+  return ForecastOf(work, route, recording, draft).mean_s;
 }
 
 std::uint64_t CodedBytes(const Workload& work, std::span<const Codec> codecs) {

@@ -7,11 +7,13 @@
 // larger ones.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
 #include "ipc/base/codec_choice.h"
 #include "service/plan/policies.h"
+#include "service/plan/recording.h"
 #include "service/plan/route.h"
 #include "service/plan/workload.h"
 
@@ -21,8 +23,11 @@ namespace headrace::plan {
 inline constexpr double kCodecSlack = 0.005;
 // The share of an iteration that codecs must save before a plan begins to use them. One that uses
 // them does so for as long as they save a quarter of that: otherwise plans would go to and fro.
+// Where times are so uneven that they do, each stop raises what it takes to begin again by as much
+// as it took at first, kCodecStopsMax times.
 inline constexpr double kCodecGainMin = 0.02;
 inline constexpr double kCodecGainKept = 0.005;
+inline constexpr std::uint32_t kCodecStopsMax = 4;
 
 // A codec for each tensor; empty: no choice is anything but none.
 std::vector<Codec> CodecsAsTheyMust(std::span<const CodecChoice> choices);
@@ -34,6 +39,12 @@ std::vector<Codec> CodecsAsTheyMay(const Workload& work, const Route& route,
 // `may` with as little encoded as the iteration's time needs. The workload has none itself.
 std::vector<Codec> ChooseCodecs(Policy policy, const Workload& work, const Route& route,
                                 std::span<const Codec> must, std::span<const Codec> may);
+
+// How long an iteration takes in the workload's codecs, by one draft that is quick to make: on the
+// stage between nodes alone, for the median times. It is simulated on the whole route, over what
+// was recorded. So assignments can be compared, and only one of them needs a plan.
+double QuickSeconds(Policy policy, const Workload& work, const Route& route,
+                    const Recording& recording, const PolicySettings& settings);
 
 // Bytes that are encoded.
 std::uint64_t CodedBytes(const Workload& work, std::span<const Codec> codecs);

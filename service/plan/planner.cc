@@ -93,6 +93,11 @@ Plan PlanOf(Policy policy, const CandidateDraft& best,
   return plan;
 }
 
+// What encoding must save to begin.
+double GainMin(std::uint32_t stops) {
+  return kCodecGainMin * (1 + std::min(stops, kCodecStopsMax));
+}
+
 struct Problem {
   Policy policy = Policy::kExact;
   const Profile& profile;
@@ -138,21 +143,23 @@ Planned PlanInBestCodecs(const Problem& problem, std::span<const CodecChoice> ch
   const bool free = std::ranges::any_of(
       choices, [](const CodecChoice& choice) { return !choice.allowed.empty(); });
   if (!free) return PlanIn(problem, std::move(must));
-  const Workload work = MakeWorkload(problem.profile);
+  Workload work = MakeWorkload(problem.profile);
   const std::vector<Codec> may = CodecsAsTheyMay(work, problem.route, choices);
   const CodecCost tried = TriedCodec(work, problem.route, must, may);
+  if (tried.codec == Codec::kNone) return PlanIn(problem, std::move(must));
   std::vector<Codec> chosen = ChooseCodecs(problem.policy, work, problem.route, must, may);
   // What does not pay is shown with all that it could be.
   if (CodedBytes(work, chosen) == CodedBytes(work, must)) chosen = may;
-  Planned plain = PlanIn(problem, std::move(must));
-  if (tried.codec == Codec::kNone) return plain;
-  Planned coded = PlanIn(problem, std::move(chosen));
-  const double plain_s = plain.plan.predicted_s;
-  const double coded_s = coded.plan.predicted_s;
-  const bool pays = plain_s - coded_s > gain_min * plain_s;
-  Planned& taken = pays ? coded : plain;
-  taken.plan.verdict = {.cost = tried, .pays = pays, .plain_s = plain_s, .coded_s = coded_s};
-  return std::move(taken);
+  const auto seconds_in = [&](const std::vector<Codec>& codecs) {
+    work.codecs = codecs;
+    return QuickSeconds(problem.policy, work, problem.route, problem.recording, problem.settings);
+  };
+  CodecVerdict verdict{.cost = tried, .plain_s = seconds_in(must), .coded_s = seconds_in(chosen)};
+  verdict.pays = verdict.plain_s - verdict.coded_s > gain_min * verdict.plain_s;
+  Planned planned = PlanIn(problem, verdict.pays ? std::move(chosen) : std::move(must));
+  (verdict.pays ? verdict.coded_s : verdict.plain_s) = planned.plan.predicted_s;
+  planned.plan.verdict = verdict;
+  return planned;
 }
 
 }  // namespace
@@ -182,7 +189,7 @@ Result<std::optional<Plan>> MakeFasterPlan(Policy policy, const Profile& profile
   }
   work.codecs = CodecsOf(present.plan, work.size());
   const PolicySettings settings;
-  const double gain_min = present.plan.verdict.pays ? kCodecGainKept : kCodecGainMin;
+  const double gain_min = present.plan.verdict.pays ? kCodecGainKept : GainMin(present.codec_stops);
   Planned planned =
       PlanInBestCodecs({policy, profile, route, settings, recording}, choices, gain_min);
   planned.plan.version = version;
@@ -203,6 +210,8 @@ Result<std::optional<Plan>> MakeFasterPlan(Policy policy, const Profile& profile
     CodecVerdict verdict = made.verdict;
     if (keeps) {
       verdict.pays = present.plan.verdict.pays;
+      double& kept_s = verdict.pays ? verdict.coded_s : verdict.plain_s;
+      kept_s = std::min(kept_s, present_s);
       made = PlanOf(policy, planned.candidates.back(), planned.candidates, work, planned.route,
                     recording);
     } else {

@@ -34,6 +34,9 @@ struct Present {
   // By how much, as a share, the prediction of the plan in force may be off the recorded iterations
   // before the plan is made anew.
   double tolerance = 0;
+  // How often the job's plans have stopped encoding what they may since it was last said what that
+  // is: the more often, the more it must save to begin again (choose_codecs.h).
+  std::uint32_t codec_stops = 0;
 };
 
 // The same, but nothing where the new plan would save less than the margin: as both plans come out

@@ -1,6 +1,7 @@
 #include "service/plan/policies.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,9 @@
 
 namespace headrace::plan {
 namespace {
+
+// As many in a block, on average, that it pays to make the draft again for larger startups.
+constexpr double kSeveralCodecs = 1.25;
 
 // Whether it looks at costs, and not only at sizes and at what is ready.
 bool PlansByCost(Policy policy, const PolicySettings& settings) {
@@ -37,12 +41,22 @@ Draft MakePlainDraft(Policy policy, const Workload& work, const Route& route,
   return {};
 }
 
-std::size_t CodecsCount(const Workload& work) {
+std::size_t CodecsCount(const Workload& work, std::span<const Part> parts) {
   std::vector<Codec> found;
-  for (const Codec& codec : work.codecs) {
+  for (const Part& part : parts) {
+    const Codec& codec = work.codecs[part.tensor];
     if (std::ranges::find(found, codec) == found.end()) found.push_back(codec);
   }
   return found.size();
+}
+
+// Of a draft's blocks.
+double CodecsInABlock(const Workload& work, const Draft& draft) {
+  double sum = 0;
+  for (const DraftBlock& block : draft.blocks) {
+    sum += static_cast<double>(CodecsCount(work, draft.PartsOf(block)));
+  }
+  return sum / static_cast<double>(draft.blocks.size());
 }
 
 }  // namespace
@@ -57,13 +71,13 @@ Draft MakeDraft(Policy policy, const Workload& work, const Route& route,
     return Unscaled(MakePlainDraft(policy, scaled.work, scaled.route, options), scaled.work, work);
   };
   Draft draft = make();
-  const std::size_t codecs_count = CodecsCount(work);
-  if (codecs_count < 2) return draft;
-  // Most blocks then have gradients of each codec, and a startup for each.
+  // Blocks with gradients of several codecs have a startup for each.
+  const double codecs_count = CodecsInABlock(work, draft);
+  if (codecs_count < kSeveralCodecs) return draft;
   for (Stage& stage : scaled.route.stages) {
     for (Rail& rail : stage.rails) {
       for (CostPiece& piece : rail.line.pieces) {
-        piece.startup_s *= static_cast<double>(codecs_count);
+        piece.startup_s *= codecs_count;
       }
     }
   }

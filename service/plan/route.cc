@@ -74,6 +74,10 @@ Status CheckCoded(const Stage& stage) {
     }
     for (const CostLine& line : coded.lines) {
       if (Status status = CheckCostLine(line); !status) return status.error().Within(stage.name);
+      // Shares of several rails are divided by what a byte costs there.
+      if (stage.rails.size() > 1 && line.pieces.back().s_per_byte <= 0) {
+        return Refuse(stage.name + " splits blocks over a lane where a codec's bytes cost nothing");
+      }
     }
   }
   return {};

@@ -107,6 +107,7 @@ LeaseRequest Bootstrap::ReadLease(schema::AttachRequest::Reader request) const {
   lease.world_size = request.getWorldSize();
   const auto members = request.getMembers();
   lease.member = lease.rank < members.size() ? members[lease.rank] : lease.rank;
+  lease.members_hash = HashOfMembers(ReadMembers(members));
   lease.uid = client_->process.uid;
   lease.pid = client_->process.pid > 0 ? client_->process.pid : request.getPid();
   lease.timeout_ms = timeout_ms != 0 ? timeout_ms : ports_.operation_timeout_ms;
@@ -300,6 +301,7 @@ kj::Promise<void> Bootstrap::joinQuorum(JoinQuorumContext context) {
       auto quorum = results.initQuorum();
       quorum.setEpoch(answer.quorum->epoch);
       quorum.setOwn(answer.quorum->own);
+      quorum.setRendezvous(answer.quorum->rendezvous.c_str());
       WriteMembers(quorum.initMembership(), answer.quorum->membership);
       auto lost = quorum.initLost(static_cast<unsigned>(answer.quorum->lost.size()));
       for (unsigned i = 0; i < lost.size(); ++i) {

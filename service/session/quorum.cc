@@ -39,6 +39,16 @@ std::uint32_t Quorum::FirstNew(std::uint32_t generation) {
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(first, kEpochMax));
 }
 
+std::uint64_t HashOfMembers(const std::vector<std::uint32_t>& members) {
+  if (members.empty()) return 0;
+  std::uint64_t hash = 14695981039346656037U;  // FNV-1a
+  for (const std::uint32_t member : members) {
+    for (int shift = 0; shift < 32; shift += 8)
+      hash = (hash ^ ((member >> shift) & 0xFFU)) * 1099511628211U;
+  }
+  return hash == 0 ? 1 : hash;
+}
+
 bool IsNewer(const Membership& one, const Membership& other) {
   return std::make_tuple(one.generation, one.members.size(), other.members) >
          std::make_tuple(other.generation, other.members.size(), one.members);

@@ -32,6 +32,9 @@ struct Membership {
 // 1 to kMembersMax members in growing order, each below kEpochMax.
 Status CheckMembership(const Membership& membership);
 
+// Of members by rank; 0 for none. Ranks of two decisions are never one job.
+std::uint64_t HashOfMembers(const std::vector<std::uint32_t>& members);
+
 // Whether `one` is to be used where both are said of a job. A total order, so that it does not
 // matter who says what first: the later decision; of two with one number, that with more members.
 bool IsNewer(const Membership& one, const Membership& other);
@@ -90,6 +93,7 @@ struct Quorum {
   std::vector<LostMember> lost;
   std::vector<Admission> admitted{};  // of the node that is told
   std::uint32_t own = 0;              // the member that is told
+  std::string rendezvous{};           // where they attach, as their own service calls it
 
   // Members that a decision takes in have numbers from here on: none that was one before.
   static std::uint32_t FirstNew(std::uint32_t generation);

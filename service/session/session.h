@@ -53,7 +53,8 @@ struct SessionIdentity {
   std::uint32_t epoch = 1;
   std::uint32_t after_epoch = 0;  // in which the rank was before; 0: it begins
   std::uint32_t rank = 0;
-  std::uint32_t member = 0;  // quorum.h
+  std::uint32_t member = 0;        // quorum.h
+  std::uint64_t members_hash = 0;  // HashOf all members, by rank; 0: each is what its rank says
   std::uint32_t world_size = 1;
   std::uint32_t uid = 0;
   std::int32_t pid = 0;

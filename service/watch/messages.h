@@ -37,7 +37,8 @@ struct MakePlan {
   double iteration_s = 0;  // as it was seen under that one; 0: not known
   double running_s = 0;    // of it: nobody stood still for gradients
   double margin = 0;  // share of the iteration by which a new plan must be faster than the present
-  double tolerance = 0;  // share by which the present plan's prediction may be wrong
+  double tolerance = 0;           // share by which the present plan's prediction may be wrong
+  std::uint32_t codec_stops = 0;  // how often its plans have stopped encoding what they may
 };
 using WatchMessage = std::variant<Event, MakePlan, Ping>;
 

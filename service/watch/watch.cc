@@ -25,7 +25,8 @@ MadePlan Make(const MakePlan& request) {
                             .iteration_s = request.iteration_s,
                             .running_s = request.running_s,
                             .margin = request.margin,
-                            .tolerance = request.tolerance},
+                            .tolerance = request.tolerance,
+                            .codec_stops = request.codec_stops},
                            request.recording, request.codecs);
   if (!made) return made.error();
   if (!*made) return std::shared_ptr<const plan::Plan>();

@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -20,6 +21,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--mib", type=float, required=True)
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--codecs", nargs="+", required=True)
+    parser.add_argument("--ctl", required=True, help="headracectl")
     parser.add_argument("--result", type=Path, required=True)
     return parser.parse_args()
 
@@ -39,6 +41,22 @@ def cpu_seconds(pid: int) -> float:
 
 def gradient(rank: int, count: int) -> numpy.ndarray:
     return numpy.random.default_rng(rank).standard_normal(count, dtype=numpy.float32)
+
+
+def planned(ctl: str, job: str) -> dict | None:
+    """How long the job's plan says that its blocks are under way, and how long they were in the iteration that is
+    shown; None while the plan is one for which nothing was known.
+    """
+    said = subprocess.run([ctl, "plan", job, "--json"], capture_output=True, text=True, check=True).stdout
+    plan = json.loads(said)["jobs"][0]["plan"]
+    if plan["version"] < 2:
+        return None
+
+    def under_way(prefix: str) -> float:
+        ends = [block[f"{prefix}end_ns"] for block in plan["blocks"]]
+        return (max(ends) - min(block[f"{prefix}begin_ns"] for block in plan["blocks"])) / 1e9
+
+    return {"predicted_s": under_way("predicted_"), "measured_s": under_way("")}
 
 
 class Way:
@@ -84,6 +102,7 @@ def main() -> None:
     for codec, way in ways.items():
         measured[codec]["hash"] = hashlib.sha256(way.values.tobytes()).hexdigest()[:16]
         measured[codec]["error"] = way.error()
+        measured[codec]["plan"] = planned(arguments.ctl, way.session.job)
     arguments.result.write_text(json.dumps({"codecs": measured}))
     for way in ways.values():
         way.session.barrier()

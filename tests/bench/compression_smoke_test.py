@@ -1,8 +1,9 @@
-"""Runs tests/bench/compression in its smallest form and looks at the fields of its JSON; at no time.
+"""Runs tests/bench/compression in its smallest forms and looks at the fields of its JSON; at no time.
 
 usage: compression_smoke_test.py BUILD
 """
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -13,16 +14,36 @@ HERE = Path(__file__).resolve().parent
 BOUNDS = {"none": 1e-6, "bf16": 0.01, "fp16": 0.002, "int8": 0.02, "int4": 0.3}
 
 
+def run(build: str, folder: str, *options: str) -> list[dict] | None:
+    """The figures; None where nodes cannot be had."""
+    path = Path(folder) / "compression.json"
+    command = [str(HERE / "compression"), "--quiet", "--build", build, "--json", str(path), *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode == 77:
+        print(done.stdout.strip().splitlines()[-1])
+        return None
+    assert done.returncode == 0, done.stderr + done.stdout
+    return json.loads(path.read_text())["figures"]
+
+
+def check_accuracy(figures: list[dict], folder: str) -> None:
+    assert [figure["codec"] for figure in figures] == ["none", "int8", "topk"], figures
+    none = figures[0]
+    assert none["step"] and none["seconds"] > 0 and none["over_none"] == 1, none
+    for figure in figures:
+        assert 0 < figure["last_loss"] < 10 and figure["target"] == none["target"], figure
+    (picture,) = Path(folder).glob("*.svg")
+    assert picture.read_text().count("<polyline") == 3, picture
+
+
 def main(build: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "compression.json"
-        command = [str(HERE / "compression"), "--smoke", "--quiet", "--build", build, "--json", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode == 77:
-            print(done.stdout.strip().splitlines()[-1])
+        figures = run(build, folder, "--smoke")
+        if figures is None:
             return 77
-        assert done.returncode == 0, done.stderr + done.stdout
-        figures = json.loads(path.read_text())["figures"]
+        if importlib.util.find_spec("torch") and importlib.util.find_spec("sklearn"):
+            quick = run(build, folder, "--accuracy", "--quick", "--codecs", "none", "int8", "topk")
+            check_accuracy(quick, folder)
     assert {figure["codec"] for figure in figures} == set(BOUNDS), figures
     for figure in figures:
         assert figure["seconds"] > 0 and figure["over_none"] > 0, figure

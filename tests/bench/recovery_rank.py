@@ -1,6 +1,6 @@
 """One rank of what tests/bench/recovery measures; a small model, trained at a given pace.
 
-usage: recovery_rank.py headrace|gloo SECONDS FOLDER STEPS
+usage: recovery_rank.py headrace|turns|gloo SECONDS FOLDER STEPS
 
 Appends a line to FOLDER/PID for each iteration that has ended: when (seconds of CLOCK_MONOTONIC), its number, and of
 how many ranks it was. ``gloo`` is DDP under torchrun, which saves a checkpoint after each iteration and goes on
@@ -46,7 +46,7 @@ class Run:
         self._record.write(f"{time.monotonic():.6f} {number} {world}\n")
 
 
-def with_headrace(run: Run) -> None:
+def with_headrace(run: Run, turns: bool) -> None:
     import headrace
     import headrace.torch
 
@@ -59,6 +59,8 @@ def with_headrace(run: Run) -> None:
 
     for number in range(optimizer.iterations, run.steps):
         optimizer.zero_grad()
+        if turns:
+            optimizer._flow._recovery._transaction = number % 2 == 0
         run.iterate(run.model, step)
         run.note(number, session.world_size)
     optimizer.close()
@@ -96,7 +98,10 @@ def main() -> None:
     way, seconds, folder, steps = sys.argv[1:]
     warnings.simplefilter("ignore")
     run = Run(float(seconds), Path(folder), int(steps))
-    (with_headrace if way == "headrace" else with_gloo)(run)
+    if way == "gloo":
+        with_gloo(run)
+    else:
+        with_headrace(run, way == "turns")
 
 
 if __name__ == "__main__":

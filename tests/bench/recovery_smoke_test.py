@@ -18,7 +18,7 @@ def main() -> None:
         written = Path(folder) / "recovery.json"
         command = [sys.executable, "-B", str(HERE / "recovery"), "--build", build]
         command += ["--json", str(written), "--ranks", "2", "--ways", "shrink", "spare"]
-        command += ["--rounds", "1", "--seconds", "0.005", "--ready", "20"]
+        command += ["--rounds", "1", "--seconds", "0.005", "--ready", "20", "--votes", "20"]
         subprocess.run(command, check=True)
         said = json.loads(written.read_text())
     assert [row["way"] for row in said["figures"]] == ["shrink", "spare"], said["figures"]
@@ -27,6 +27,8 @@ def main() -> None:
     assert {row["way"] for row in said["ready"]} == {"nothing", "reconnect", "shrink"}, said["ready"]
     for row in said["ready"]:
         assert row["iteration_ms"] >= 5 and row["over_nothing"] > 0, row
+    (row,) = said["votes"]
+    assert row["voted_ms"] >= 5 and row["plain_ms"] >= 5, row
 
 
 if __name__ == "__main__":

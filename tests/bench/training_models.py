@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import digits
@@ -14,7 +15,7 @@ from ways import Batch, Task
 SEED = 1
 
 
-def _gpt(rank: int, batch: int) -> Task:
+def _gpt(rank: int, batch: int, layers: int = 4, width: int = 192) -> Task:
     text = gpt.corpus()
     context = 64
 
@@ -29,11 +30,11 @@ def _gpt(rank: int, batch: int) -> Task:
         return functional.cross_entropy(scores.flatten(0, 1), letters.flatten())
 
     torch.manual_seed(SEED)
-    model = gpt.Gpt(layers=4, width=192, heads=4, context=context)
+    model = gpt.Gpt(layers, width, heads=4, context=context)
     return Task(model, lambda p: torch.optim.AdamW(p, 1e-3), batches, loss)
 
 
-def _resnet(rank: int, batch: int) -> Task:
+def _resnet(rank: int, batch: int, width: int = 64, blocks: int = 2) -> Task:
     images, labels = digits.Digits().train
 
     def batches() -> Iterator[Batch]:
@@ -43,7 +44,7 @@ def _resnet(rank: int, batch: int) -> Task:
             yield images[chosen], labels[chosen]
 
     torch.manual_seed(SEED)
-    model = resnet.make_model(width=64, blocks=2)
+    model = resnet.make_model(width, blocks)
     return Task(
         model, lambda p: torch.optim.SGD(p, 0.01, momentum=0.9), batches, functional.cross_entropy
     )
@@ -71,6 +72,8 @@ def _resnet18(rank: int, batch: int) -> Task:
 
 MAKERS: dict[str, Callable[[int, int], Task]] = {
     "gpt": _gpt, "resnet": _resnet, "resnet18": _resnet18,
+    "gpt-small": functools.partial(_gpt, layers=2, width=128),
+    "resnet-small": functools.partial(_resnet, width=32, blocks=1),
 }  # fmt: skip
 
 

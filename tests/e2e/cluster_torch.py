@@ -71,6 +71,40 @@ def check_messages(rank: int, ranks: int) -> None:
     assert sorted(seen) == list(range(1, ranks)), seen
 
 
+def check_compressed(rank: int, ranks: int) -> None:
+    """A group whose all_reduces cross as bf16, beside one that has none of it."""
+    group = dist.new_group(pg_options=headrace.torch.GroupOptions(compress="bf16"))
+    random = torch.Generator().manual_seed(7)
+    parts = torch.randn(ranks, 100_000, generator=random)
+    exact = parts.double().sum(dim=0)
+    compressed, plain = parts[rank].clone(), parts[rank].clone()
+    dist.all_reduce(compressed, group=group)
+    dist.all_reduce(plain)
+    error = float((compressed - exact).abs().max())
+    assert 1e-3 < error < 0.2, error
+    assert float((plain - exact).abs().max()) < 1e-5
+    largest = parts[rank].clone()
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+    assert torch.equal(largest, parts.max(dim=0).values)
+    others = [torch.empty_like(compressed) for _ in range(ranks)]
+    dist.all_gather(others, compressed)
+    for other in others:
+        assert torch.equal(other, compressed), "ranks differ"
+    module = torch.nn.parallel.DistributedDataParallel(
+        torch.nn.Linear(400, 100), process_group=group
+    )
+    module(torch.full((2, 400), float(rank))).sum().backward()
+    # Of small whole numbers bf16 loses nothing.
+    average = torch.full_like(module.module.weight, float(ranks - 1))
+    assert torch.equal(module.module.weight.grad, average), module.module.weight.grad
+    try:
+        dist.new_group(pg_options=headrace.torch.GroupOptions(compress="int8"))
+    except ValueError as error:
+        assert "compressed_hook" in str(error)
+    else:
+        raise AssertionError("a codec that needs residuals was taken")
+
+
 def train(rank: int, ranks: int) -> torch.Tensor:
     """With gradients that move by the job's plan, in the job that torchrun's variables name."""
     torch.manual_seed(rank)  # ScheduledOptimizer gives everybody rank 0's parameters
@@ -99,6 +133,7 @@ def main() -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     check_backend(rank, ranks)
     check_messages(rank, ranks)
+    check_compressed(rank, ranks)
     flat = train(rank, ranks)
     flat.numpy().tofile(os.path.join(sys.argv[1], f"parameters.{rank}"))
     dist.destroy_process_group()

@@ -204,6 +204,48 @@ class Nodes(JoinCase):
         ).ends()
         self.require_alike(said, [0, 1, "joined"], after)
 
+    def test_the_node_that_led_comes_back_to_a_job_that_is_led_elsewhere(self) -> None:
+        cluster = Cluster(nodes=3, loopback=True)
+        self.addCleanup(cluster.close)
+        nodes = Services(cluster, "--rails", "lo")
+        steps = HELD + 150
+        asked = {"rendezvous": nodes.rendezvous, "first": 0, "steps": steps}
+        run = self.train(
+            [nodes[0], nodes[1], nodes[2]],
+            "train",
+            kill=[[0, KILLED, "backward"]],
+            hold=[HELD, self.path("go")],
+            grown=self.path("state"),
+            **asked,
+        )
+        run.programs[0].wait(timeout=LIMIT_S)
+        nodes[0].kill()
+        until = time.monotonic() + LIMIT_S
+        while [job["world_size"] for job in nodes[1].ctl_json("jobs")["jobs"]] != [2]:
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.05)
+        # It knows nothing of the job, and is all that the one that joins was told of.
+        nodes.start(0)
+        joiner = self.train([nodes[0]], "train", role="join", **asked)
+        self.await_processes(nodes[0], 0, 1)
+        time.sleep(2)  # the new leader tries the former one once a second
+        self.go_on()
+        said: dict[Any, dict[str, Any]] = dict(run.ends([0]))
+        said["joined"] = joiner.ends()[0]
+        members = said[1]["resizes"][-1]["members"]
+        self.assertEqual((len(members), members[:2]), (3, [1, 2]))
+        begun = said["joined"]["first"]
+        after = self.train(
+            [nodes[1], nodes[2], nodes[0]],
+            "after",
+            members=members,
+            rendezvous=nodes.address(1),
+            first=begun,
+            steps=steps - begun,
+            load=self.path("state"),
+        ).ends()
+        self.require_alike(said, [1, 2, "joined"], after)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -442,6 +442,16 @@ class TwoNodes(ReconnectCase):
     def test_training_by_a_plan_ends_with_the_same_numbers(self) -> None:
         self.require_same(self.train("calm", []), self.train("restless", [4, 9, 10]))
 
+    def test_what_encodings_left_out_outlives_services(self) -> None:
+        """Neither given twice nor lost, in whatever state an iteration was: the same numbers."""
+        calm = self.train("exact", [], TRAIN_IN="none")
+        for codec in ("int8", "int4"):
+            with self.subTest(codec):
+                undisturbed = self.train(f"calm.{codec}", [], TRAIN_IN=codec)
+                self.assertNotEqual(undisturbed[0][1], calm[0][1], "nothing was encoded")
+                disturbed = self.train(f"restless.{codec}", [4, 9, 10], TRAIN_IN=codec)
+                self.require_same(undisturbed, disturbed)
+
     def require_same(self, undisturbed: list[list[str]], disturbed: list[list[str]]) -> None:
         # A rank that learns of the loss at 9 after the one at 10 comes back once for both.
         often = ("came back 2", "came back 3")

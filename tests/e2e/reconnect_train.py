@@ -4,7 +4,8 @@ usage: reconnect_train.py STEP ...
 
 Trains by ScheduledOptimizer. At each of these steps rank 0 says "at STEP" and waits for a line before it
 goes on. Prints how often it came back, and a digest of losses and parameters, at the end. With TRAIN_ON_GPU
-gradients lie in memory of that GPU, a double's.
+gradients lie in memory of that GPU, a double's. With TRAIN_IN they cross between nodes in that codec, by plans
+that always cut them alike.
 """
 
 from __future__ import annotations
@@ -26,11 +27,17 @@ def main() -> int:
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    layers = [torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 4)]
+    codec = os.environ.get("TRAIN_IN")
+    width = 64 if codec is None else 2048  # what is small is not encoded
+    layers = [torch.nn.Linear(16, width), torch.nn.Tanh(), torch.nn.Linear(width, 4)]
     model = torch.nn.Sequential(*layers)
     session = headrace.init()
     optimizer = headrace.torch.ScheduledOptimizer(
-        torch.optim.AdamW(model.parameters(), 1e-2), model, session
+        torch.optim.AdamW(model.parameters(), 1e-2),
+        model,
+        session,
+        policy=None if codec is None else "wfbp",
+        compress=codec,
     )
     random = torch.Generator().manual_seed(session.rank)
     digest = hashlib.sha256()
@@ -45,6 +52,10 @@ def main() -> int:
         optimizer.step()
         digest.update(f"{loss.item()!r}\n".encode())
     optimizer.synchronize()
+    saved = optimizer.state_dict().get("headrace_residuals")
+    if saved is not None:  # what encodings have left out is part of the training
+        assert saved["values"].any()
+        digest.update(saved["values"].numpy().tobytes())
     for parameter in model.parameters():
         digest.update(parameter.detach().numpy().tobytes())
     recovery = optimizer._flow._recovery

@@ -220,6 +220,67 @@ class Nodes(ShrinkCase):
             member.call("wait")
             self.assertEqual(member.call("values", name="w"), [1.5] * 4)
 
+    def await_iterations(self, service: Service) -> None:
+        """Until the job there has ended some operations."""
+        until = time.monotonic() + LIMIT_S
+        while not any(job["operations_ended"] for job in service.ctl_json("jobs")["jobs"]):
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.05)
+
+    def test_training_goes_on_without_the_leaders_node(self) -> None:
+        cluster = Cluster(nodes=3)
+        self.addCleanup(cluster.close)
+        self.services = Services(cluster)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        go, state = (os.path.join(folder.name, name) for name in ("go", "state"))
+        places = [self.services[0], self.services[1], self.services[2]]
+        first = 5
+        undisturbed = self.train(
+            places,
+            "before",
+            rendezvous=self.services.rendezvous,
+            first=0,
+            steps=first,
+            save=state,
+        ).ends()
+        run = self.train(
+            places,
+            "train",
+            rendezvous=self.services.rendezvous,
+            first=0,
+            steps=STEPS,
+            hold=[first, go],
+        )
+        self.await_iterations(self.services[1])
+        # Once all are where they wait, nothing of the job moves any more.
+        moved, before = -1, -2
+        while moved != before:
+            time.sleep(1)
+            jobs = self.services[1].ctl_json("jobs")["jobs"]
+            moved, before = jobs[0]["blocks_ended"] + jobs[0]["operations_ended"], moved
+        cluster[0].kill()
+        with open(go, "w", encoding="utf-8"):
+            pass
+        said = run.ends([0])
+        events = json.dumps(self.services[1].ctl_json("events"))
+        self.assertIn("goes on with 2 of 3 ranks", events)
+        after = self.train(
+            places[1:],
+            "after",
+            members=[1, 2],
+            rendezvous=self.services.address(1),
+            first=first,
+            steps=STEPS - first,
+            load=state,
+        ).ends()
+        for place, rank in enumerate((1, 2)):
+            self.assertEqual(said[rank]["resizes"][0]["iteration"], first + 1)
+            self.assertEqual(said[rank]["resizes"][0]["members"], [1, 2])
+            self.assertEqual(said[rank]["losses"][:first], undisturbed[rank]["losses"])
+            self.assertEqual(said[rank]["losses"][first:], after[place]["losses"])
+            self.assertEqual(said[rank]["digest"], after[place]["digest"])
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -275,7 +275,8 @@ class FollowerTrial {
   support::HandDrivenCluster cluster_{{.nodes_count = 2}};
   std::shared_ptr<const service::Layout> layout_ = support::PackedLayout({10, 20, 30});
   support::ClientEnd* clients_[2] = {};
-  service::Follower follower_{{.node_name = "a", .lanes = {1}}};
+  service::JobDirectory directory_;
+  service::Follower follower_{{.node_name = "a", .lanes = {1}}, directory_};
   service::Agreement agreement_;
 };
 
@@ -392,11 +393,13 @@ class LeaderTrial {
     }
   }
 
+  service::JobDirectory directory_;
   service::Leader leader_{{.program = "headraced 0.1.0",
                            .node_name = "a",
                            .lanes_count = 1,
                            .block_bytes = 4096,
-                           .random_key = [this] { return ++keys_; }}};
+                           .random_key = [this] { return ++keys_; }},
+                          directory_};
   std::shared_ptr<const service::Layout> layout_ = support::PackedLayout({10, 20, 30});
   std::uint64_t keys_ = 0;
   TimeNs now_ = 0;

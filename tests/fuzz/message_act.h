@@ -24,6 +24,6 @@ struct MessageAct {
   std::uint32_t count = 0;  // of steps
   MessageHeader header{};
 };
-static_assert(sizeof(MessageAct) == 80);
+static_assert(sizeof(MessageAct) == 96);
 
 }  // namespace headrace::transport

@@ -77,11 +77,13 @@ void Repeat(const service::PeerMessage& message) {
 
 // A node with a rank of job 1 and a leader that has heard of it.
 void Hear(const service::PeerMessage& message) {
+  service::JobDirectory directory;
   service::Leader leader({.program = "headraced 0.1.0",
                           .node_name = "a",
                           .lanes_count = 1,
                           .block_bytes = 4096,
-                          .random_key = [] { return std::uint64_t{1}; }});
+                          .random_key = [] { return std::uint64_t{1}; }},
+                         directory);
   leader.OnNodeUp(1, {.name = "b", .addresses = {"B0"}}, "10.0.0.2:1");
   leader.Handle(1, service::JoinJob{.job = 1, .name = "train", .world_size = 2, .uid = 1000}, 0);
   leader.Handle(1, message, 1);
@@ -92,7 +94,8 @@ void Hear(const service::PeerMessage& message) {
   rank.job_name = "train";
   rank.world_size = 2;
   rank.rendezvous = kLeader;
-  service::Follower follower({.node_name = "b", .lanes = {1}});
+  service::JobDirectory places;
+  service::Follower follower({.node_name = "b", .lanes = {1}}, places);
   follower.OnRankAttached(rank);
   follower.OnLeaderUp(kLeader);
   follower.Handle(kLeader, message, 1);

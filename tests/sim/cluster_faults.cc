@@ -120,6 +120,21 @@ void ClusterSimulation::CutRail(std::size_t one, std::size_t other) {
                          told ? transport::Silence::kTold : transport::Silence::kSilent);
 }
 
+void ClusterSimulation::CutOrMendRail() {
+  const std::size_t rail = seed_ % cluster_.rails_count();
+  const std::size_t one = dice_.Below(services_.size());
+  const std::size_t other = dice_.Below(services_.size());
+  if (one == other) return;
+  const std::pair between{std::min(one, other), std::max(one, other)};
+  const bool mends = cut_rails_.erase(between) > 0;
+  Trace(fmt::format("rail {} between nodes {} and {} is {}", rail, NameOf(one), NameOf(other),
+                    mends ? "mended" : "cut"));
+  if (mends) return cluster_.MendRail(one, other, rail);
+  cut_rails_.insert(between);
+  cluster_.CutRail(one, other, rail,
+                   dice_.Chance(50) ? transport::Silence::kTold : transport::Silence::kSilent);
+}
+
 // Its service stands still and goes on, as after SIGSTOP and SIGCONT. Within the detection time
 // nobody notices; beyond it the others end its jobs, and the node itself hears of it afterwards.
 std::optional<std::string> ClusterSimulation::StandStill() {

@@ -56,6 +56,8 @@ support::ClusterSpec ClusterSimulation::AnyCluster() {
   network.eager_size = dice_.Chance(50) ? 8192 : dice_.Below(512);
   network.detection_ns = static_cast<TimeNs>(dice_.Between(1, kDetection));
   if (mood_ == ClusterMood::kStrangers) network.duplicate_share = 0.05;
+  const bool stand_in = mood_ == ClusterMood::kRails;
+  if (stand_in) network.eager_size = 8192;  // rails that stand in carry no larger ones
   transport::LoopbackOptions loopback;
   loopback.transfers_max = static_cast<std::uint32_t>(dice_.Between(1, 8));
   loopback.ns_per_byte = static_cast<double>(dice_.Below(20));
@@ -67,7 +69,8 @@ support::ClusterSpec ClusterSimulation::AnyCluster() {
           .credit_bytes = std::uint64_t{1} << dice_.Between(6, 20),
           // The smallest pieces, so that a seed is quick and a large operation has several.
           .exchange = {.name = "net0", .piece_size = std::size_t{4096} << dice_.Below(2)},
-          .rails_count = dice_.Chance(30) ? static_cast<std::uint32_t>(dice_.Between(2, 3)) : 1};
+          .rails_count = dice_.Chance(stand_in ? 100 : 30) ? 2U + dice_.Chance(50) : 1U,
+          .rails_stand_in = stand_in};
 }
 
 void ClusterSimulation::AddService(std::size_t node) {
@@ -131,7 +134,7 @@ void ClusterSimulation::Trace(std::string what) {
 
 std::uint32_t ClusterSimulation::Timeout() const {
   if (mood_ == ClusterMood::kStandstill) return kStandstillTimeoutMs;
-  return mood_ == ClusterMood::kCalm ? kCalmTimeoutMs : kTimeoutMs;
+  return IsCalm() ? kCalmTimeoutMs : kTimeoutMs;
 }
 
 void ClusterSimulation::Advance(TimeNs time_ns) {
@@ -205,6 +208,7 @@ std::optional<std::string> ClusterSimulation::Act() {
 
 void ClusterSimulation::ActBadly() {
   if (mood_ == ClusterMood::kLoss) LoseRank();
+  if (mood_ == ClusterMood::kRails) CutOrMendRail();
   if (mood_ == ClusterMood::kNodes || mood_ == ClusterMood::kReconnect) HarmNodes();
 }
 
@@ -420,13 +424,13 @@ std::optional<std::string> ClusterSimulation::Finish() {
     if (auto wrong = PauseForLong()) return wrong;
   }
   // What is over by itself is over by then; what is not has a timeout.
-  if (auto wrong = AdvanceAndCheck(
-          (mood_ == ClusterMood::kCalm ? 0 : Timeout()) * kMillisecond + kDetection + 2 * kSecond,
-          100 * kMillisecond)) {
+  if (auto wrong =
+          AdvanceAndCheck((IsCalm() ? 0 : Timeout()) * kMillisecond + kDetection + 2 * kSecond,
+                          100 * kMillisecond)) {
     return wrong;
   }
   if (auto wrong = CheckAllEnded()) return wrong;
-  if (mood_ == ClusterMood::kCalm) {
+  if (IsCalm()) {
     if (auto wrong = messages_.Lost()) return wrong;
     if (messages_.failed() != 0) return "nothing was wrong, and a send or receive failed";
   }

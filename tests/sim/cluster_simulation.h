@@ -45,8 +45,9 @@ enum class ClusterMood : std::uint8_t {
   kSteering,    // people pause, resume, drain, cancel and weigh jobs
   kReconnect,   // services are killed and begin again, connections break; ranks come back
   kStandstill,  // a node's service stands still for a while
+  kRails,       // one of several networks is cut and mended: every operation must end well
 };
-inline constexpr std::size_t kClusterMoodsCount = 8;
+inline constexpr std::size_t kClusterMoodsCount = 9;
 
 class ClusterSimulation {
  public:
@@ -114,6 +115,8 @@ class ClusterSimulation {
   void PostWhatIsMissing(Job& job);
   void BreakLine(std::size_t one, std::size_t other);
   void CutRail(std::size_t one, std::size_t other);
+  // Of the rail that this run harms, so that the others are always there.
+  void CutOrMendRail();
 
   // ---- people ----
   void SteerSomething();
@@ -175,6 +178,8 @@ class ClusterSimulation {
   std::string NameOf(std::size_t node) const { return support::HandDrivenCluster::NameOf(node); }
   support::ClusterSpec AnyCluster();
   std::uint32_t Timeout() const;
+  // Nothing happens that an operation may notice.
+  bool IsCalm() const { return mood_ == ClusterMood::kCalm || mood_ == ClusterMood::kRails; }
   void Trace(std::string what);
 
   std::uint64_t seed_;
@@ -196,6 +201,7 @@ class ClusterSimulation {
   std::vector<std::size_t> sessions_;  // attached, by node
   std::set<std::size_t> harmed_;       // nodes with a link that is cut
   std::optional<std::size_t> salted_;
+  std::set<std::pair<std::size_t, std::size_t>> cut_rails_;  // kRails: between which nodes
   bool killed_ = false;
   Instance instances_ = 0;
   std::vector<Job> jobs_;

@@ -55,13 +55,14 @@ SimulatedService::SimulatedService(const Options& options, support::HandDrivenNo
              .instance = options.instance,
              .server = !options.serves.empty(),
              .addresses = options.wire_addresses},
-      leader_(LeaderOptionsOf(options, world.dice, jobs_numbered_)),
+      leader_(LeaderOptionsOf(options, world.dice, jobs_numbered_), directory_),
       follower_({.node_name = options.name,
                  .lanes = LanesOf(options),
                  .server = !options.serves.empty(),
                  .hash_salt = options.hash_salt,
                  .policy = options.policy,
-                 .next_number = [this] { return ++jobs_numbered_; }}) {}
+                 .next_number = [this] { return ++jobs_numbered_; }},
+                directory_) {}
 
 template <typename What>
 void SimulatedService::After(TimeNs delay_ns, What what) {

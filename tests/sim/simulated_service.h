@@ -125,6 +125,7 @@ class SimulatedService {
   World world_;
   service::NodeFacts facts_;
   std::uint64_t jobs_numbered_ = 0;
+  service::JobDirectory directory_;
   service::Leader leader_;
   service::Follower follower_;
   std::map<std::string, Dialer> dialers_;

@@ -1,4 +1,6 @@
-"""Training runs whose ranks may be lost, and to which others come: processes of e2e/shrink_train.py."""
+"""Training runs whose ranks may be lost, and to which others come: processes of e2e/shrink_train.py, or of another
+program of that folder.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from support.service import Service, rank_environment
 
 LIMIT_S = 90.0  # of whatever is to succeed, on a machine that is busy
 GRACE_S = 1.0
-TRAINER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e", "shrink_train.py")
+TRAINERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e")
 
 
 class Run:
@@ -27,12 +29,13 @@ class Run:
         rendezvous: str = "",
         min_world: int = 1,
         role: str = "rank",
+        trainer: str = "shrink_train.py",
         **asked: Any,
     ) -> None:
         asked["members"] = list(members or range(len(services)))
         self.programs = [
             service.place.start(
-                ["/usr/bin/python3", "-B", TRAINER, json.dumps(asked)],
+                ["/usr/bin/python3", "-B", os.path.join(TRAINERS, trainer), json.dumps(asked)],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -72,9 +75,11 @@ class Run:
 
 
 class ElasticCase(unittest.TestCase):
-    """Training runs that end with the test."""
+    """Training runs that end with the test; ``trained`` is said to all of them."""
+
+    trained: dict[str, Any] = {}
 
     def train(self, services: Sequence[Service], job: str, **asked: Any) -> Run:
-        run = Run(services, job, **asked)
+        run = Run(services, job, **{**self.trained, **asked})
         self.addCleanup(run.close)
         return run

@@ -10,8 +10,9 @@ namespace {
 
 constexpr TimeNs kStepMax = 50 * kMicrosecond;
 
-std::string RailName(const std::string& wire_name, std::size_t rail) {
-  return rail == 0 ? wire_name : wire_name + std::to_string(rail);
+std::string RailName(const std::string& wire_name, std::size_t rail, std::size_t next = 0) {
+  const std::string name = rail == 0 ? wire_name : wire_name + std::to_string(rail);
+  return next == 0 ? name : name + "~" + std::to_string(next);
 }
 
 }  // namespace
@@ -25,6 +26,16 @@ HandDrivenCluster::HandDrivenCluster(const ClusterSpec& spec)
   network_.AdvanceTo(nodes_.front()->node->now);
 }
 
+transport::Wire& HandDrivenCluster::MakeWire(Node& node, std::uint32_t rail) {
+  if (!spec_.rails_stand_in) return network_.AddWire(RailName(node.wire_name, rail));
+  std::vector<transport::Wire*> wires;
+  for (std::uint32_t next = 0; next < spec_.rails_count; ++next) {
+    wires.push_back(&network_.AddWire(RailName(node.wire_name, rail, next)));
+  }
+  node.wires.push_back(std::make_unique<transport::RailWire>(std::move(wires), ++wires_count_));
+  return *node.wires.back();
+}
+
 std::unique_ptr<HandDrivenCluster::Node> HandDrivenCluster::MakeNode(
     const std::string& wire_name, std::vector<std::string>& addresses) {
   auto node = std::make_unique<Node>();
@@ -32,7 +43,7 @@ std::unique_ptr<HandDrivenCluster::Node> HandDrivenCluster::MakeNode(
   addresses.clear();
   std::vector<transport::NetworkTransport*> networks;
   for (std::uint32_t rail = 0; rail < spec_.rails_count; ++rail) {
-    transport::Wire& wire = network_.AddWire(RailName(wire_name, rail));
+    transport::Wire& wire = MakeWire(*node, rail);
     addresses.push_back(wire.address());
     node->exchanges.push_back(std::make_unique<transport::Exchange>(wire, spec_.exchange));
     node->observed.push_back(std::make_unique<ObservedNetwork>(*node->exchanges.back()));
@@ -92,7 +103,9 @@ void HandDrivenCluster::CloseLinks(std::size_t node, JobId job, const std::strin
 void HandDrivenCluster::Vanish(std::size_t node, transport::Silence silence) {
   nodes_[node]->vanished = true;
   for (std::size_t rail = 0; rail < spec_.rails_count; ++rail) {
-    network_.Vanish(WireName(node, rail), silence);
+    for (std::size_t next = 0; next < (spec_.rails_stand_in ? spec_.rails_count : 1); ++next) {
+      network_.Vanish(WireName(node, rail, next), silence);
+    }
   }
 }
 
@@ -103,8 +116,31 @@ void HandDrivenCluster::Replace(std::size_t node, const std::string& wire_name) 
   nodes_[node]->node->now = now();
 }
 
-std::string HandDrivenCluster::WireName(std::size_t node, std::size_t rail) const {
-  return RailName(nodes_[node]->wire_name, rail);
+std::string HandDrivenCluster::WireName(std::size_t node, std::size_t rail,
+                                        std::size_t next) const {
+  return RailName(nodes_[node]->wire_name, rail, next);
+}
+
+// Visits each lane, and which of its wires is on that network.
+template <typename Visit>
+void HandDrivenCluster::ForEachLaneOn(std::size_t rail, Visit visit) const {
+  HR_CHECK(spec_.rails_stand_in, rail);
+  for (std::size_t lane = 0; lane < spec_.rails_count; ++lane) {
+    visit(lane, (rail + spec_.rails_count - lane) % spec_.rails_count);
+  }
+}
+
+void HandDrivenCluster::CutRail(std::size_t one, std::size_t other, std::size_t rail,
+                                transport::Silence silence) {
+  ForEachLaneOn(rail, [&, this](std::size_t lane, std::size_t next) {
+    network_.Cut(WireName(one, lane, next), WireName(other, lane, next), silence);
+  });
+}
+
+void HandDrivenCluster::MendRail(std::size_t one, std::size_t other, std::size_t rail) {
+  ForEachLaneOn(rail, [&, this](std::size_t lane, std::size_t next) {
+    network_.Mend(WireName(one, lane, next), WireName(other, lane, next));
+  });
 }
 
 void HandDrivenCluster::Resume(std::size_t node) {
@@ -125,6 +161,7 @@ TimeNs HandDrivenCluster::NextDue() {
   for (const auto& node : nodes_) {
     if (!node->Runs()) continue;
     next = std::min(next, node->node->dispatch().NextDeadline());
+    for (const auto& exchange : node->exchanges) next = std::min(next, exchange->NextLook());
     // How long its own lane takes, a node does not tell.
     if (!node->node->transport().open().empty()) next = std::min(next, now() + kStepMax);
   }

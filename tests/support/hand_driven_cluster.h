@@ -12,6 +12,7 @@
 #include "tests/support/loopback/simulated_wire.h"
 #include "tests/support/observed_network.h"
 #include "transport/exchange/exchange.h"
+#include "transport/rails/rail_wire.h"
 
 namespace headrace::support {
 
@@ -23,6 +24,7 @@ struct ClusterSpec {
   transport::ExchangeOptions exchange{.name = "net0"};
   const transport::Gpus* gpus = nullptr;  // that every node has; outlive the cluster
   std::uint32_t rails_count = 1;          // networks, a lane each
+  bool rails_stand_in = false;            // each lane's sends take another when its own is gone
   std::uint32_t gpu_lanes = 0;            // JobNodes::gpu_lanes
   std::uint32_t verify = 0;               // JobNodes::verify
 };
@@ -64,8 +66,12 @@ class HandDrivenCluster {
   // By rail.
   const std::vector<std::string>& addresses(std::size_t node) const { return addresses_[node]; }
   std::uint32_t rails_count() const { return spec_.rails_count; }
-  // What the network calls the node's wire of that rail.
-  std::string WireName(std::size_t node, std::size_t rail) const;
+  // What the network calls the node's wire of that rail: where rails stand in, the lane's wire over
+  // its `next`-th in turn.
+  std::string WireName(std::size_t node, std::size_t rail, std::size_t next = 0) const;
+  // Where rails stand in: one of the networks carries nothing between two nodes, for all lanes.
+  void CutRail(std::size_t one, std::size_t other, std::size_t rail, transport::Silence silence);
+  void MendRail(std::size_t one, std::size_t other, std::size_t rail);
 
   // The service's process stands still: none of its actors runs until it goes on, then at the time
   // that it is by then.
@@ -83,6 +89,7 @@ class HandDrivenCluster {
  private:
   struct Node {
     std::string wire_name;
+    std::vector<std::unique_ptr<transport::RailWire>> wires;      // by rail, where they stand in
     std::vector<std::unique_ptr<transport::Exchange>> exchanges;  // by rail
     std::vector<std::unique_ptr<ObservedNetwork>> observed;       // of each
     std::unique_ptr<HandDrivenNode> node;
@@ -92,6 +99,9 @@ class HandDrivenCluster {
     bool Runs() const { return !vanished && !stands_still; }
   };
 
+  template <typename Visit>
+  void ForEachLaneOn(std::size_t rail, Visit visit) const;
+  transport::Wire& MakeWire(Node& node, std::uint32_t rail);
   std::unique_ptr<Node> MakeNode(const std::string& wire_name, std::vector<std::string>& addresses);
   void SettleAll();
 
@@ -100,6 +110,7 @@ class HandDrivenCluster {
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<std::unique_ptr<Node>> replaced_;
   std::vector<std::vector<std::string>> addresses_;  // by node and rail
+  std::uint64_t wires_count_ = 0;
 };
 
 }  // namespace headrace::support

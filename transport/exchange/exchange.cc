@@ -1,6 +1,7 @@
 #include "transport/exchange/exchange.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "ipc/base/check.h"
@@ -13,6 +14,9 @@ constexpr std::uint32_t Bit(Collective kind) { return 1U << static_cast<unsigned
 // How often the destructor lets the wire give back memory. Closing its links has taken everything
 // from a wire that keeps its promise by then.
 constexpr int kLastProgressMax = 1000;
+
+// Kept until they are drained.
+constexpr std::size_t kMovesMax = 1024;
 
 }  // namespace
 
@@ -79,6 +83,7 @@ std::uint64_t Exchange::Missing(std::uint64_t token) const {
 
 bool Exchange::DoWork(TimeNs now, std::vector<Completion>& completions) {
   pacer_.AdvanceTo(now);
+  wire_.AdvanceTo(now);
   bool worked = wire_.Progress(*this);
   flow_.OnWorkBegins(now, worked || has_work_);
   // What has left makes room for what waits: the wire is not idle while something is summed.
@@ -190,6 +195,20 @@ void Exchange::LinkFailed(LinkId link, const std::string& cause) {
   for (const auto& group : groups_) {
     if (group && group->HasLink(link)) return group->LinkFailed(link, cause);
   }
+}
+
+// Where nobody drains them, those that came first are as good as any.
+void Exchange::LinkMoved(LinkId link, const LinkMove& move) {
+  if (moves_.size() == kMovesMax) return;
+  for (const auto& group : groups_) {
+    const auto member = group ? group->MemberOf(link) : std::nullopt;
+    if (member) moves_.push_back({group->options().group, *member, move});
+  }
+}
+
+void Exchange::DrainMoves(std::vector<MovedLink>& moves) {
+  std::ranges::move(moves_, std::back_inserter(moves));
+  moves_.clear();
 }
 
 Group* Exchange::Find(std::uint32_t group) const {

@@ -41,6 +41,7 @@ class Exchange final : public NetworkTransport, private WireEvents {
   TimeNs FlowedNs() const override { return flow_.flowed_ns(); }
   bool DoWork(TimeNs now, std::vector<Completion>& completions) override;
   bool PrepareToSleep() override;
+  TimeNs NextLook() const override { return wire_.NextDeadline(); }
   int event_fd() const override { return wire_.event_fd(); }
 
   const std::string& address() const override { return wire_.address(); }
@@ -51,6 +52,7 @@ class Exchange final : public NetworkTransport, private WireEvents {
   void CloseGroup(std::uint32_t group, const std::string& cause) override;
   void SendNotice(std::uint32_t group, std::uint32_t member, std::vector<std::byte> bytes) override;
   void DrainNotices(std::vector<Notice>& notices) override;
+  void DrainMoves(std::vector<MovedLink>& moves) override;
   const NetworkCounters& counters() const override { return counters_; }
 
  private:
@@ -58,6 +60,7 @@ class Exchange final : public NetworkTransport, private WireEvents {
   void Sent(std::uint64_t token, Code code) override;
   void Received(std::uint64_t token, Code code) override;
   void LinkFailed(LinkId link, const std::string& cause) override;
+  void LinkMoved(LinkId link, const LinkMove& move) override;
 
   Group* Find(std::uint32_t group) const;
   Group& Of(std::uint64_t token) const;
@@ -74,6 +77,7 @@ class Exchange final : public NetworkTransport, private WireEvents {
   bool has_work_ = false;                       // after the last DoWork
   std::vector<std::unique_ptr<Group>> groups_;  // by slot; null where free
   std::size_t turn_ = 0;                        // the slot that may sum next
+  std::vector<MovedLink> moves_;                // for DrainMoves
   std::vector<Completion> refused_;             // of posts to groups that are not open
 };
 

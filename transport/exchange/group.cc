@@ -36,7 +36,8 @@ Status Group::Connect() {
     const bool servers = options_.self >= data_count && member >= data_count;
     if (member == options_.self || servers) continue;
     const std::string& address = options_.members[member].address;
-    const Result<LinkId> link = wire_.Connect(address, options_.key);
+    const Result<LinkId> link =
+        wire_.Connect(address, options_.key, static_cast<std::uint16_t>(member));
     if (!link) return link.error().Within("connect to node " + options_.members[member].name);
     links_[member] = {.id = *link, .open = true};
     collectives_.OpenLink(member, *link, address);
@@ -122,9 +123,11 @@ bool Group::Release() {
   return gone();
 }
 
-bool Group::HasLink(LinkId link) const {
-  return std::ranges::any_of(links_,
-                             [link](const Link& ours) { return ours.open && ours.id == link; });
+std::optional<std::uint32_t> Group::MemberOf(LinkId link) const {
+  const auto found = std::ranges::find_if(
+      links_, [link](const Link& ours) { return ours.open && ours.id == link; });
+  if (found == links_.end()) return std::nullopt;
+  return static_cast<std::uint32_t>(found - links_.begin());
 }
 
 void Group::LinkFailed(LinkId link, const std::string& cause) {

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -74,7 +75,8 @@ class Group {
   void Announced(const MessageHeader& header, std::size_t size, ArrivalId arrival);
   void Sent(std::uint64_t token, Code code);
   void Received(std::uint64_t token, Code code);
-  bool HasLink(LinkId link) const;
+  bool HasLink(LinkId link) const { return MemberOf(link).has_value(); }
+  std::optional<std::uint32_t> MemberOf(LinkId link) const;
   void LinkFailed(LinkId link, const std::string& cause);
 
   // ---- from DoWork ----

@@ -12,7 +12,9 @@
 #include <string>
 #include <type_traits>
 
+#include "ipc/base/clock.h"
 #include "ipc/base/result.h"
+#include "transport/network.h"
 
 namespace headrace::transport {
 
@@ -38,8 +40,12 @@ struct MessageHeader {
   std::uint8_t codec_parameter = 0;
   std::uint32_t divisor = 0;
   std::uint32_t root_rank = 0;  // of the root's, where a member stands for several
+  // Of a wire of several rails, 0 elsewhere: the message's number on its link, and the first that
+  // has not come the other way.
+  std::uint64_t sequence = 0;
+  std::uint64_t acknowledged = 0;
 };
-static_assert(sizeof(MessageHeader) == 72 && std::is_trivially_copyable_v<MessageHeader>);
+static_assert(sizeof(MessageHeader) == 88 && std::is_trivially_copyable_v<MessageHeader>);
 
 using LinkId = std::uint32_t;
 // A message that was announced and waits for Accept or Drop.
@@ -58,6 +64,8 @@ class WireEvents {
   // Nothing will get through on this link any more. Its sends and the accepts of its messages end
   // with an error code, before or after this.
   virtual void LinkFailed(LinkId link, const std::string& cause) = 0;
+  // What is sent over the link takes another rail from now on. Nothing ends by that.
+  virtual void LinkMoved([[maybe_unused]] LinkId link, [[maybe_unused]] const LinkMove& move) {}
 };
 
 class Wire {
@@ -69,10 +77,13 @@ class Wire {
 
   // Connects to the wire with that address, without waiting. kUnavailable when the address makes no
   // sense; that nobody answers is reported by LinkFailed. `key` is that of the group whose messages
-  // go over the link, both ways: two links to one wire have two keys, and end apart.
-  virtual Result<LinkId> Connect(const std::string& address, std::uint64_t key) = 0;
+  // go over the link, both ways: two links to one wire have two keys, and end apart. `member` is
+  // the sender that the other end's headers name.
+  virtual Result<LinkId> Connect(const std::string& address, std::uint64_t key,
+                                 std::uint16_t member) = 0;
   // Ends the link at once: what is open on it ends with kCancelled, which is what was sent over it
-  // and what was accepted with its key.
+  // and what was accepted with its key. A message that went at once and was accepted is here, and
+  // ends as if the link had not been closed.
   virtual void Close(LinkId link) = 0;
 
   // Whether a message of that size leaves as soon as the link has room for it. The Send of another
@@ -91,6 +102,10 @@ class Wire {
   virtual Result<std::span<std::byte>> AllocateStaging(std::size_t size) = 0;
   virtual void FreeStaging(std::span<std::byte> memory) = 0;
 
+  // The time of what follows, for wires that wait for something.
+  virtual void AdvanceTo([[maybe_unused]] TimeNs now) {}
+  // When Progress has something to do though nothing came.
+  virtual TimeNs NextDeadline() const { return kNever; }
   // Moves what can be moved, calls `events`, returns whether there was anything to do.
   virtual bool Progress(WireEvents& events) = 0;
   // False when there is something to do already; else event_fd() becomes readable when there is.

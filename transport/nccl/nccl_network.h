@@ -95,6 +95,7 @@ class NcclNetwork final : public NetworkTransport {
     rail_.host.SendNotice(group, member, std::move(bytes));
   }
   void DrainNotices(std::vector<Notice>& notices) override { rail_.host.DrainNotices(notices); }
+  void DrainMoves(std::vector<MovedLink>& moves) override { rail_.host.DrainMoves(moves); }
   const NetworkCounters& counters() const override { return counters_; }
 
  private:

@@ -50,6 +50,11 @@ void KeepAcceptedAlive(const std::set<int>& listening) {
   }
 }
 
+void FailUnacknowledged(const std::set<int>& sockets, int after_ms) {
+  if (after_ms == 0) return;
+  for (const int fd : sockets) Set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, after_ms);
+}
+
 void KeepQueuesShort(const std::set<int>& sockets) {
   for (const int fd : sockets) Set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytesMax);
 }

@@ -23,6 +23,10 @@ std::set<int> TcpSockets(SocketKind kind);
 // vanished is noticed by others.
 void KeepAcceptedAlive(const std::set<int>& listening);
 
+// Has these, and what those that listen will accept, fail when nothing of what they have sent was
+// acknowledged for so long (UcxOptions::unacknowledged_ms; 0: nothing is done). Best effort.
+void FailUnacknowledged(const std::set<int>& sockets, int after_ms);
+
 // Bounds the queues of these, and of what those that listen will accept. Best effort: where the
 // kernel does not do it, shares of a link are less exact.
 void KeepQueuesShort(const std::set<int>& sockets);

@@ -35,6 +35,9 @@ struct UcxOptions {
   // endpoints can prevent, since UCX makes such endpoints by itself and the answer waits for the
   // peer. Other wires hear of the end with that of the process.
   bool leave_at_end = false;
+  // A TCP connection fails when the other end's kernel has acknowledged nothing of what was sent
+  // for so long; 0: as the kernel has it, which is minutes. For wires that have others beside them.
+  int unacknowledged_ms = 0;
   // Further UCX settings without their "UCX_", after ours: {"TCP_PORT_RANGE", "21000-21999"}.
   std::vector<std::pair<std::string, std::string>> settings;
 };

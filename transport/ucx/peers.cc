@@ -36,6 +36,7 @@ std::pair<std::uint32_t, ucs_status_t> UcxPeers::Connect(ucp_worker_h engine,
   std::set<int> ours = TcpSockets(SocketKind::kConnected);
   std::erase_if(ours, [&others](int fd) { return others.contains(fd); });
   KeepQueuesShort(ours);
+  FailUnacknowledged(ours, unacknowledged_ms_);
   if (status == UCS_OK) return {id, UCS_OK};
   peers_.Release(id);
   return {0, status};

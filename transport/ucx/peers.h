@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "transport/slots.h"
 #include "transport/ucx/address.h"
-#include "transport/ucx/slots.h"
 
 namespace headrace::transport {
 
@@ -28,6 +28,8 @@ class UcxPeers {
   };
 
   UcxPeers() = default;
+  // Of the connections that are made from now on: UcxOptions::unacknowledged_ms.
+  void SetUnacknowledged(int after_ms) { unacknowledged_ms_ = after_ms; }
   UcxPeers(const UcxPeers&) = delete;
   UcxPeers& operator=(const UcxPeers&) = delete;
 
@@ -57,6 +59,7 @@ class UcxPeers {
 
   Slots<Peer> peers_;  // UCX knows where each lies
   std::vector<Failure> failures_;
+  int unacknowledged_ms_ = 0;
 };
 
 }  // namespace headrace::transport

@@ -64,16 +64,17 @@ Status UcxWire::Build(const UcxOptions& options) {
   }
   context_.reset(context);
   leave_at_end_ = options.leave_at_end;
+  peers_.SetUnacknowledged(options.unacknowledged_ms);
   const std::set<std::string> resources = ResourcesOf(context);
   in_place_ = std::ranges::any_of(resources, [](const std::string& name) {
     return ReachesNodes(name) && !name.starts_with("tcp/");
   });
   if (in_place_) ++settings_sum_;  // the two kinds do not understand each other
-  if (Status built = BuildEngine(); !built) return built;
+  if (Status built = BuildEngine(options); !built) return built;
   return ReadAddress();
 }
 
-Status UcxWire::BuildEngine() {
+Status UcxWire::BuildEngine(const UcxOptions& options) {
   ucp_datatype_t pieces = 0;
   if (const ucs_status_t status = ucp_dt_create_generic(&PieceOps(), this, &pieces);
       status != UCS_OK) {
@@ -94,6 +95,7 @@ Status UcxWire::BuildEngine() {
   std::erase_if(listening, [&others](int fd) { return others.contains(fd); });
   KeepAcceptedAlive(listening);
   KeepQueuesShort(listening);
+  FailUnacknowledged(listening, options.unacknowledged_ms);
   if (const ucs_status_t status = ucp_worker_get_efd(engine, &event_fd_); status != UCS_OK) {
     return UcxError("ask UCX for its descriptor to sleep on", status);
   }
@@ -197,7 +199,8 @@ void UcxWire::FreeStaging(std::span<std::byte> memory) {
   stagings_.erase(found);
 }
 
-Result<LinkId> UcxWire::Connect(const std::string& address, std::uint64_t key) {
+Result<LinkId> UcxWire::Connect(const std::string& address, std::uint64_t key,
+                                std::uint16_t /*member*/) {
   const Result<WireAddress> decoded = DecodeAddress(address);
   if (!decoded) return decoded.error();
   if (decoded->settings_sum != settings_sum_) {

@@ -25,11 +25,11 @@
 #include <vector>
 
 #include "transport/exchange/wire.h"
+#include "transport/slots.h"
 #include "transport/ucx/address.h"
 #include "transport/ucx/handles.h"
 #include "transport/ucx/options.h"
 #include "transport/ucx/peers.h"
-#include "transport/ucx/slots.h"
 
 namespace headrace::transport {
 
@@ -49,7 +49,8 @@ class UcxWire final : public Wire {
   // How GPUs' memory goes over this wire, as a sentence for people.
   std::string GpuPath() const;
 
-  Result<LinkId> Connect(const std::string& address, std::uint64_t key) override;
+  Result<LinkId> Connect(const std::string& address, std::uint64_t key,
+                         std::uint16_t member) override;
   void Close(LinkId link) override;
 
   bool IsEager(std::size_t size) const override { return size < rendezvous_bytes_; }
@@ -76,7 +77,7 @@ class UcxWire final : public Wire {
     std::uint64_t wire_id = 0;  // of the sender
     MessageHeader header{};
   };
-  static_assert(sizeof(Envelope) == 80);
+  static_assert(sizeof(Envelope) == 96);
 
   struct Link {
     std::uint32_t peer = 0;
@@ -130,7 +131,7 @@ class UcxWire final : public Wire {
 
   UcxWire() = default;
   Status Build(const UcxOptions& options);
-  Status BuildEngine();
+  Status BuildEngine(const UcxOptions& options);
   Status ReadAddress();
 
   static ucs_status_t OnMessage(void* wire, const void* header, std::size_t header_size,

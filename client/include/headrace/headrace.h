@@ -413,6 +413,13 @@ typedef struct hr_range {
 /* The reduction over all ranks replaces the range on every rank. */
 HR_API hr_status hr_all_reduce(hr_session* session, hr_tensor* tensor, const hr_range* range,
                                hr_reduction reduction, hr_operation* operation, hr_error* error);
+/* In which codec all-reduces that this session posts from now on cross between nodes, as long as
+ * they are sums or averages of float32 in the host's memory and have 16 KiB or more: "none",
+ * "bf16", "fp16", "int8-stochastic", "int4-stochastic" or "lossless"; NULL: none. All ranks set the
+ * same between the same operations; those that differ end with HR_MISMATCH. All ranks get the same
+ * bits. Other codecs need what they left out before: give the gradients in a layout
+ * (hr_layout_options). Errors: HR_INVALID_ARGUMENT. */
+HR_API hr_status hr_session_compress(hr_session* session, const char* codec, hr_error* error);
 /* Rank `root`'s range replaces that of every other rank. */
 HR_API hr_status hr_broadcast(hr_session* session, hr_tensor* tensor, const hr_range* range,
                               uint32_t root, hr_operation* operation, hr_error* error);

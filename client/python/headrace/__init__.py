@@ -13,6 +13,7 @@ posted and awaited in the order of a stream. ``headrace.torch`` hooks into PyTor
 """
 
 from headrace.arena import Arena, Range, Tensor
+from headrace.codecs import compress_all_reduces
 from headrace.errors import Cancelled, Error, Mismatch, PeerLost, Timeout, Unavailable
 from headrace.layout import Layout
 from headrace.library import version
@@ -34,6 +35,7 @@ __all__ = [
     "Tensor",
     "Timeout",
     "Unavailable",
+    "compress_all_reduces",
     "init",
     "version",
 ]

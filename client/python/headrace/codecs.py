@@ -8,8 +8,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from headrace import library
+
 if TYPE_CHECKING:
     from headrace.layout import Gradient
+    from headrace.session import Session
 
 
 def choose_codecs(
@@ -58,3 +61,17 @@ def loses(choice: str) -> bool:
 def keeps_residuals() -> bool:
     """Whether this process is the one of its node that has room for what encodings leave out."""
     return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def compress_all_reduces(session: Session, codec: str | None) -> None:
+    """How a session's all_reduces cross between nodes from now on, where they are sums or averages of float32
+    in the host's memory of 16 KiB or more.
+
+    ``codec``: "bf16", "fp16", "int8-stochastic", "int4-stochastic", "lossless", or "none", as is None. All
+    ranks say the same between the same operations. Other codecs need what they left out before, which only
+    layouts keep.
+    """
+    error = library.ErrorText()
+    name = None if codec is None else codec.encode()
+    status = library.load().hr_session_compress(session.handle, name, error)
+    library.check(status, error)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 
-class Error(Exception):
-    """An operation or call that failed. The text names the cause.
+class Error(RuntimeError):
+    """An operation or call that failed. The text names the cause. A RuntimeError, as torch's backends raise.
 
     ``code`` is the status's name as logs and tables spell it ("peer lost"), ``number`` its number
     in the C header. After an operation's error the session stays usable, unless the service is gone

@@ -167,6 +167,14 @@ class Layout:
         begin = self._residuals
         return memoryview(self._arena.memory)[begin : begin + self.size]
 
+    def residual(self, i: int) -> memoryview | None:
+        """Gradient i's part of residuals."""
+        whole = self.residuals
+        if whole is None:
+            return None
+        begin = self._offsets[i]
+        return whole[begin : begin + self.counts[i] * dtypes.dtype_size(self._dtypes[i])]
+
     @functools.cached_property
     def views(self) -> list[torch.Tensor]:
         """All gradients as torch tensors, in forward order. Needs torch."""

@@ -86,6 +86,13 @@ void Flow::ScratchMade(Job& job, struct ScratchMade message, TimeNs now) {
   blocks_.AddScratch(job, std::move(message), now);
 }
 
+void Flow::OnMoved(Job* job, const LaneMoved& message) {
+  if (job == nullptr || !job->formed() || message.node >= job->nodes()->nodes.size()) return;
+  lanes_.OnMoved(*job, message.lane);
+  events_.AnnounceMove(*job, lanes_.Name(message.lane), job->nodes()->nodes[message.node].name,
+                       message.move);
+}
+
 void Flow::Form(Job& job, JobNodes nodes, TimeNs now) {
   if (const Status status = job.Form(std::move(nodes)); !status) {
     const Error error = status.error().Within("what its nodes have agreed on");

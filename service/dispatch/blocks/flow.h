@@ -71,6 +71,9 @@ class Flow {
   void ScratchMade(Job& job, struct ScratchMade message, TimeNs now);
   // The job's nodes have met: operations that only waited for that are ready.
   void Form(Job& job, JobNodes nodes, TimeNs now);
+  // What a lane sends to another node of the job takes another rail: people read of it, and the
+  // lane's costs are learned anew. Null: the job is gone.
+  void OnMoved(Job* job, const LaneMoved& message);
 
   // ---- ready ----
   // Begins the operation and those that were ready and waited for it, or shows whom it waits for.

@@ -187,7 +187,8 @@ void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
   }
   if (transfer.kind == Collective::kAllReduce) {
     transfer.codec = job.CodecOf(operation);
-    if (transfer.codec != Codec::kNone) transfer.residual = job.residuals;
+    // Residuals are of gradients, by where these lie.
+    if (operation.planned() && Loses(transfer.codec)) transfer.residual = job.residuals;
     return;
   }
   transfer.root = NodeOf(*job.nodes(), block.root);

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <optional>
 #include <span>
 
+#include "ipc/base/codecs.h"
 #include "service/session/send_notices.h"
 
 namespace headrace::service {
@@ -13,6 +15,25 @@ namespace {
 Error Invalid(const char* field, std::uint64_t value, const std::string& expected) {
   return Error(Code::kInvalidArgument,
                fmt::format("record field {} is {}: {}", field, value, expected));
+}
+
+// Of an all_reduce that is to cross in one.
+Status CheckCodec(const ipc::Record& record) {
+  const std::optional<Codec> codec = CodecOfValue(record.tag);
+  if (!codec) return Invalid("tag", record.tag, "not a codec");
+  if (NeedsResidual(*codec)) {
+    return Invalid("tag", record.tag,
+                   fmt::format("{} needs what it left out before, and operations have no residual: "
+                               "give a layout of gradients, or another codec",
+                               Name(*codec)));
+  }
+  const auto reduction = static_cast<Reduction>(record.reduction);
+  const bool sums = reduction == Reduction::kSum || reduction == Reduction::kAverage;
+  if (sums && static_cast<DType>(record.dtype) == DType::kFloat32) return {};
+  return Invalid(
+      "tag", record.tag,
+      fmt::format("only sums and averages of float32 are compressed, and this is {} of {}",
+                  Name(reduction), Name(static_cast<DType>(record.dtype))));
 }
 
 Status CheckNumbers(const ipc::Record& record, std::uint32_t world_size) {
@@ -40,8 +61,11 @@ Status CheckNumbers(const ipc::Record& record, std::uint32_t world_size) {
   if (!has_parts && record.parts != 0) {
     return Invalid("parts", record.parts, "without a parts table it is 0");
   }
-  if (!paired && !has_parts && record.tag != 0) {
-    return Invalid("tag", record.tag, "only a send or receive, or a parts table, has one");
+  if (kind == Collective::kAllReduce && record.tag != 0) {
+    if (Status status = CheckCodec(record); !status) return status;
+  } else if (!paired && !has_parts && record.tag != 0) {
+    return Invalid("tag", record.tag,
+                   "only a send or receive, a parts table, or an all_reduce in a codec has one");
   }
   if (!paired && record.root >= world_size) {
     return Invalid("root", record.root, fmt::format("the job has {} ranks", world_size));
@@ -141,6 +165,7 @@ Result<OperationSpec> CheckRecord(const ipc::Record& record, const Session& sess
     }
     return spec;
   }
+  if (spec.kind == Collective::kAllReduce) spec.codec = CodecOfValue(record.tag).value_or(Codec());
   spec.uneven = IsParted(spec.kind) && (record.flags & ipc::kRecordHasParts) != 0;
   if (IsParted(spec.kind) && !spec.uneven && record.count % world_size != 0) {
     return Invalid("count", record.count,

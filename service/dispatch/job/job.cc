@@ -147,11 +147,11 @@ std::int8_t Job::DeviceOf(const Operation& operation, std::uint32_t rank) {
 }
 
 Codec Job::CodecOf(const Operation& operation) const {
-  if (nodes() == nullptr || nodes()->servers_count > 0 || !operation.planned()) return Codec::kNone;
+  if (nodes() == nullptr || nodes()->servers_count > 0) return Codec::kNone;
   const OperationSpec& spec = operation.spec;
   const bool possible = !spec.OnGpu() && spec.dtype == DType::kFloat32 && !IsHalf(spec.half);
   if (!possible || spec.Bytes() < kEncodedBytesMin) return Codec::kNone;
-  return operation.wire().codec;
+  return operation.planned() ? operation.wire().codec : spec.codec;
 }
 
 bool Job::Verifies(const Operation& operation) const {

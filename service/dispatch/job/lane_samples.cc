@@ -50,6 +50,7 @@ double WeightOf(double bytes_s) {
 
 void LaneSamples::Add(double bytes, double seconds) {
   if (!(bytes > 0) || !(seconds > 0)) return;
+  AddBound(bytes, seconds);
   if (samples_.size() < kSamplesMax) {
     samples_.push_back({bytes, seconds});
     return;
@@ -59,8 +60,21 @@ void LaneSamples::Add(double bytes, double seconds) {
   next_ = (next_ + 1) % kSamplesMax;
 }
 
+void LaneSamples::AddBound(double bytes, double seconds) {
+  if (!(bytes > 0) || !(seconds > 0)) return;
+  const bool quicker =
+      quickest_.bytes == 0 || seconds * quickest_.bytes < quickest_.seconds * bytes;
+  if (quicker) quickest_ = {bytes, seconds};
+}
+
 transport::CostLine LaneSamples::Fit(const transport::CostLine& prior) const {
-  if (samples_.size() < kSamplesMin) return prior;
+  if (samples_.size() < kSamplesMin) {
+    // Measured while others were at it, it may be far too slow.
+    const double prior_s = prior.Seconds(quickest_.bytes);
+    if (quickest_.bytes == 0 || !(prior_s > quickest_.seconds)) return prior;
+    const double share = quickest_.seconds / prior_s;
+    return {prior.startup_s * share, prior.s_per_byte * share};
+  }
   // By turns: the rate as the startup leaves it, which large blocks tell, and the startup as the
   // rate leaves it, which small ones tell. Least squares over both would not do: however many small
   // ones there are, they are out of line together, and seem to have waited.

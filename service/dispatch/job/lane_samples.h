@@ -24,14 +24,24 @@ class LaneSamples {
   LaneSamples() { samples_.reserve(kSamplesMax); }
 
   void Add(double bytes, double seconds);
+  // What was seen so far says nothing any more.
+  void Clear() {
+    samples_.clear();
+    quickest_ = {};
+    next_ = 0;
+  }
+  // One that took as long for other reasons than the wire, which may be quicker.
+  void AddBound(double bytes, double seconds);
 
   // The line of the samples, in which what does not fit counts little: blocks that waited for
   // another node are above every line. `prior` is what is believed without them; it says where
-  // sizes are too alike to tell the startup from the rate.
+  // sizes are too alike to tell the startup from the rate. Where there are too few samples it is
+  // the line, but no slower than what was quickest.
   transport::CostLine Fit(const transport::CostLine& prior) const;
 
  private:
   std::vector<transport::CostSample> samples_;  // a ring
+  transport::CostSample quickest_{};            // of all and of bounds, for each byte; or none
   std::size_t next_ = 0;
 };
 

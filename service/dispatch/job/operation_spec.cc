@@ -14,7 +14,7 @@ bool OperationSpec::Matches(const OperationSpec& other) const {
   return kind == other.kind && dtype == other.dtype &&
          (MovesInMessages(kind) || count == other.count) &&
          (!Reduces(kind) || reduction == other.reduction) &&
-         (!HasRoot(kind) || root == other.root) && uneven == other.uneven &&
+         (!HasRoot(kind) || root == other.root) && uneven == other.uneven && codec == other.codec &&
          OnGpu() == other.OnGpu();
 }
 
@@ -54,7 +54,10 @@ std::string Describe(const OperationSpec& spec) {
   if (spec.kind == Collective::kReduce) {
     return fmt::format("{} ({}) to rank {}", what, Name(spec.reduction), spec.root);
   }
-  if (Reduces(spec.kind)) return fmt::format("{} ({})", what, Name(spec.reduction));
+  if (Reduces(spec.kind)) {
+    const std::string as = spec.codec == Codec::kNone ? "" : " as " + Name(spec.codec);
+    return fmt::format("{} ({}){}", what, Name(spec.reduction), as);
+  }
   if (spec.kind == kGather) return fmt::format("{} to rank {}", what, spec.root);
   if (HasRoot(spec.kind)) return fmt::format("{} from rank {}", what, spec.root);
   if (ipc::IsSendOrReceive(spec.kind)) {

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "ipc/base/codecs.h"
 #include "ipc/base/collective.h"
 #include "ipc/base/ids.h"
 #include "ipc/records.h"
@@ -33,6 +34,7 @@ struct OperationSpec {
   std::uint32_t source = 0;
   std::uint32_t target = 0;
   std::uint64_t tag = 0;
+  Codec codec{};  // in which an all_reduce that a rank posted crosses between nodes
   // The half of a plan's all-reduce that this block carries out, or all of it.
   Collective half = Collective::kAllReduce;
 

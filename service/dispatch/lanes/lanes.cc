@@ -117,7 +117,7 @@ void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, co
 
 // A job's line is of the wire alone: an encoded transfer counts with the bytes that crossed,
 // without the time in which its first and last piece were on the processor. Where the processor was
-// the slower of the two, it says nothing of the wire.
+// the slower of the two, it only says that the wire is no slower.
 void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& part,
                       const transport::CodecUse& use, double bytes, double seconds) const {
   LaneSamples& samples = job.samples[SampleOf(part.stage.lane)];
@@ -132,7 +132,8 @@ void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& par
                              static_cast<std::uint32_t>(job.nodes()->data_nodes_count()));
   const double wire_s = seconds - coding_s / pieces;
   constexpr double kProcessorBound = 0.8;
-  if (coding_s < kProcessorBound * wire_s) samples.Add(bytes * share, wire_s);
+  if (coding_s < kProcessorBound * wire_s) return samples.Add(bytes * share, wire_s);
+  samples.AddBound(bytes * share, wire_s);
 }
 
 std::vector<CodecCost> Lanes::CodecCostsOf(const Job& job) const {
@@ -174,6 +175,12 @@ void Lanes::OnFacts(const LaneFacts& facts) {
   lane.row.messages_dropped = facts.messages_dropped;
   ipc::SetText(lane.row.transport, facts.wires);
   Show(facts.lane);
+}
+
+void Lanes::OnMoved(Job& job, std::uint8_t lane) {
+  HR_CHECK(lane < lanes_.size() && IsBetweenNodes(lane), lane);
+  lanes_[lane].cost = transport::CostKeeper(lanes_[lane].cost.line());
+  if (!job.samples.empty()) job.samples[SampleOf(lane)].Clear();
 }
 
 void Lanes::OnFlow(std::uint8_t lane, TimeNs flowed_ns) {

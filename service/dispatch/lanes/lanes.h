@@ -88,6 +88,8 @@ class Lanes {
   void OnFlow(std::uint8_t lane, TimeNs flowed_ns);
   // What the lane itself knows of its wires.
   void OnFacts(const LaneFacts& facts);
+  // What the lane sends for the job takes another rail: its costs are learned anew.
+  void OnMoved(Job& job, std::uint8_t lane);
   // Asks the lanes between nodes that the operation is on whom it waits for.
   void Ask(Job& job, const Operation& operation);
   // The job's share, for the lanes between nodes.

@@ -28,4 +28,14 @@ void JobEvents::Announce(const Job& job, Code code, const std::string& text) {
   watch_.TrySend(Event{code, job.id(), fmt::format("job {}: {}", job.name(), text)});
 }
 
+void JobEvents::AnnounceMove(const Job& job, const std::string& lane, const std::string& node,
+                             const transport::LinkMove& move) {
+  const std::string head = fmt::format("lane {} sends to node {} over {}", lane, node, move.to);
+  if (move.cause.empty()) return Announce(job, Code::kOk, head + " again");
+  Announce(job, Code::kUnavailable,
+           fmt::format("{} and no longer over {}: {}. {} messages that had not arrived, of {} "
+                       "bytes, were sent again; nothing has ended by that",
+                       head, move.from, move.cause, move.messages, move.bytes));
+}
+
 }  // namespace headrace::service

@@ -19,6 +19,10 @@ class JobEvents {
   void Report(const Job& job, Code code, std::string text);
   // What somebody asked for, or is bounded by who says it: not counted.
   void Announce(const Job& job, Code code, const std::string& text);
+  // What a lane sends to another node takes another rail. Such are few: a rail that has failed is
+  // left alone, each time for longer.
+  void AnnounceMove(const Job& job, const std::string& lane, const std::string& node,
+                    const transport::LinkMove& move);
 
  private:
   Outgoing<WatchMessage>& watch_;

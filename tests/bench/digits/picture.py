@@ -1,10 +1,11 @@
-"""One iteration as a Gantt chart in SVG: what was computed, and the blocks as planned and as measured."""
+"""Pictures in SVG: one iteration as a Gantt chart of what was computed, and of the blocks as planned and as measured;
+and curves."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -156,9 +157,58 @@ def draw(title: str, moments: dict[str, Any]) -> str:
             "end", FAINT, 11,
         )
     )  # fmt: skip
+    return _document(bottom + 44, parts)
+
+
+def _document(height: float, parts: Sequence[str]) -> str:
     body = "\n".join(parts)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{bottom + 44}" '
-        f'viewBox="0 0 {WIDTH} {bottom + 44}" font-family="DejaVu Sans, Verdana, sans-serif">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
+        f'viewBox="0 0 {WIDTH} {height}" font-family="DejaVu Sans, Verdana, sans-serif">\n'
         f"{body}\n</svg>\n"
     )
+
+
+# Okabe and Ito's, which people who see few colours can tell apart.
+CURVE_COLOURS = ("#000000", "#e69f00", "#56b4e9", "#009e73", "#d55e00", "#0072b2", "#cc79a7")
+CURVES_HEIGHT = 420
+LEGEND_WIDTH = 190
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    name: str
+    x: Sequence[float]  # growing
+    y: Sequence[float]
+
+
+def draw_curves(title: str, x_label: str, y_label: str, curves: Sequence[Curve]) -> str:
+    """The text of the picture: y from its least value on, x from 0 on. What is no number is left out."""
+    bottom, right = TOP + CURVES_HEIGHT, WIDTH - RIGHT - LEGEND_WIDTH
+    values = [y for curve in curves for y in curve.y if math.isfinite(y)]
+    low, high = min(values), max(values)
+    end = max(curve.x[-1] for curve in curves)
+    x_scale, y_scale = (right - LEFT) / end, CURVES_HEIGHT / ((high - low) or 1.0)
+    parts = [
+        f'<rect width="{WIDTH}" height="{bottom + 44}" fill="#ffffff"/>',
+        _text(LEFT, 22, title, "start", INK, 15),
+        _text(LEFT, 42, y_label, "start", FAINT, 11),
+        _text(right, bottom + 34, x_label, "end", FAINT, 11),
+    ]
+    for tick in _ticks(end, 10):
+        x = LEFT + tick * x_scale
+        parts += [_line(x, TOP, bottom, GRID), _text(x, bottom + 16, f"{tick:g}", "middle")]
+    for tick in _ticks((high - low) or 1.0, 8):
+        y = bottom - tick * y_scale
+        parts.append(_text(LEFT - 10, y + 4, f"{low + tick:.3g}", "end"))
+        parts.append(f'<line x1="{LEFT}" y1="{y:.2f}" x2="{right}" y2="{y:.2f}" stroke="{GRID}"/>')
+    for index, curve in enumerate(curves):
+        colour = CURVE_COLOURS[index % len(CURVE_COLOURS)]
+        points = " ".join(
+            f"{LEFT + x * x_scale:.2f},{bottom - (y - low) * y_scale:.2f}"
+            for x, y in zip(curve.x, curve.y, strict=True)
+            if math.isfinite(y)
+        )
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(_text(right + 20, TOP + 16 + 20 * index, curve.name, "start", colour))
+    return _document(bottom + 44, parts)

@@ -4,7 +4,9 @@
 //   plan_bench --benchmark_out=plan.json --benchmark_out_format=json
 #include <benchmark/benchmark.h>
 
+#include "ipc/base/codec_choice.h"
 #include "ipc/profile.h"
+#include "service/plan/coded.h"
 #include "service/plan/simulate.h"
 #include "tests/support/profile_json.h"
 #include "tests/unit/plan/support.h"
@@ -89,9 +91,8 @@ void PolicyInHierarchy(benchmark::State& state) {
 }
 BENCHMARK(PolicyInHierarchy)->DenseRange(1, 11)->Unit(benchmark::kMillisecond);
 
-// What watch does for a job: everything that `auto` tries, on 32 recorded iterations.
-void AutoOnRecorded(benchmark::State& state) {
-  const Profile profile = NetworkProfile(static_cast<std::size_t>(state.range(0)), kSeed);
+// As many iterations as nodes keep.
+Recording RecordingOf(const Profile& profile) {
   Recording recording{.iterations = {}, .contention = 0.2};
   for (std::uint64_t seed = 1; seed <= kRecordedMax; ++seed) {
     const Workload work = MakeWorkload(Jittered(profile, {.fraction = 0.2, .seed = seed}));
@@ -102,6 +103,13 @@ void AutoOnRecorded(benchmark::State& state) {
     }
     each.forward_begin_s = work.backward_s();
   }
+  return recording;
+}
+
+// What watch does for a job: everything that `auto` tries, on 32 recorded iterations.
+void AutoOnRecorded(benchmark::State& state) {
+  const Profile profile = NetworkProfile(static_cast<std::size_t>(state.range(0)), kSeed);
+  const Recording recording = RecordingOf(profile);
   const CostLine line = LineFor(profile);
   const CostLine inner = Affine(kStartup / 10, line.pieces[0].s_per_byte / 4);
   const Route route =
@@ -119,6 +127,42 @@ BENCHMARK(AutoOnRecorded)
     ->Args({161, 1})
     ->Args({604, 1})
     ->Args({604, 3})
+    ->Unit(benchmark::kMillisecond);
+
+// The same where the plan chooses among two codecs, on a lane so many times slower than computing.
+void AutoInCodecs(benchmark::State& state) {
+  const Profile profile = NetworkProfile(static_cast<std::size_t>(state.range(0)), kSeed);
+  const Recording recording = RecordingOf(profile);
+  CostLine line = LineFor(profile);
+  line.pieces[0].s_per_byte *= static_cast<double>(state.range(2));
+  const CostLine inner = Affine(kStartup / 10, line.pieces[0].s_per_byte / 4);
+  Route route = state.range(1) == 1 ? AllReduceRoute(line) : HierarchyRoute(inner, line, inner);
+  Stage& between = route.stages[route.stages.size() / 2];
+  for (const Codec codec : {Codec::kInt8, Codec::kBFloat16}) {
+    const CodecCost cost{.codec = codec,
+                         .share = codec == Codec::kInt8 ? 0.25 : 0.5,
+                         .encode_s_per_byte = 2e-10,
+                         .decode_s_per_byte = 1e-10};
+    between.coded.push_back({cost, {EncodedLine(line.pieces[0], cost, {})}});
+  }
+  const std::vector<CodecChoice> choices(profile.tensors.size(), *ChoiceNamed("auto:int8,bf16"));
+  Result<Plan> plan = MakePlan(Policy::kAuto, profile, route, 1, {}, recording, choices);
+  for (auto _ : state) {
+    plan = MakePlan(Policy::kAuto, profile, route, 1, {}, recording, choices);
+    benchmark::DoNotOptimize(plan);
+  }
+  state.counters["limit_ms"] = 100;
+  state.counters["pred_ms"] = plan->predicted_s * 1e3;
+  state.counters["blocks"] = static_cast<double>(plan->blocks.size());
+  state.SetLabel(Describe(plan->choice.chosen) +
+                 (plan->verdict.pays ? ", pays" : ", does not pay"));
+}
+BENCHMARK(AutoInCodecs)
+    ->Args({161, 1, 4})
+    ->Args({604, 1, 1})
+    ->Args({604, 1, 4})
+    ->Args({604, 3, 1})
+    ->Args({604, 3, 4})
     ->Unit(benchmark::kMillisecond);
 
 void EventSimulation(benchmark::State& state) {

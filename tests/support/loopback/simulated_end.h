@@ -20,7 +20,8 @@ class SimulatedNetwork::SimulatedWire final : public Wire {
 
   const std::string& address() const override { return address_; }
   std::string Names() const override { return "simulated"; }
-  Result<LinkId> Connect(const std::string& address, std::uint64_t key) override;
+  Result<LinkId> Connect(const std::string& address, std::uint64_t key,
+                         std::uint16_t member) override;
   void Close(LinkId link) override;
   bool IsEager(std::size_t size) const override { return size <= network_.options_.eager_size; }
   void Send(LinkId link, const MessageHeader& header, const std::byte* bytes, std::size_t size,

@@ -27,6 +27,11 @@ void SimulatedNetwork::AdvanceTo(TimeNs now) {
   now_ = std::max(now_, now);
 }
 
+void SimulatedNetwork::Mend(const std::string& one, const std::string& other) {
+  cut_.erase({IndexOf(one), IndexOf(other)});
+  cut_.erase({IndexOf(other), IndexOf(one)});
+}
+
 TimeNs SimulatedNetwork::NextDue() const {
   return due_.empty() ? kNever : due_.begin()->first.first;
 }
@@ -158,8 +163,9 @@ void SimulatedNetwork::Write(ArrivalId id, Flight& flight) {
     ways_[{flight.from, flight.to}].bytes_by_key[flight.header.key] += flight.size;
     Schedule(now_ + Delay(), {.what = What::kConfirm, .flight = id});
   }
-  const std::byte* const bytes = flight.has_copy ? flight.copy.data() : flight.bytes;
-  if (flight.size > 0) std::memcpy(flight.memory, bytes, flight.size);
+  if (flight.size > 0 && !flight.has_copy) {
+    std::memcpy(flight.memory, flight.bytes, flight.size);
+  }
   EndAccept(flight, Code::kOk);
 }
 
@@ -186,9 +192,10 @@ void SimulatedNetwork::EndOpenOf(const Link& link, LinkId id, Code code) {
     }
     if (other == id || flight.link != other) continue;
     if (!flight.has_copy) flight.lost = true;
-    // Who closes a link has its memory back at once, also where the bytes were on their way.
+    // Who closes a link has its memory back at once, also where the bytes were on their way; those
+    // of a small message are there.
     const bool ends = !flight.has_copy || code == Code::kCancelled;
-    if (flight.accept_open && ends) EndAccept(flight, code);
+    if (flight.accept_open && ends) EndAccept(flight, flight.has_copy ? Code::kOk : code);
   }
   std::erase_if(flights_, [](const auto& entry) { return entry.second.IsOver(); });
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 
 #include "ipc/base/check.h"
@@ -21,7 +22,8 @@ std::span<std::byte> Aligned(std::vector<std::byte>& memory) {
 }  // namespace
 
 Result<LinkId> SimulatedNetwork::SimulatedWire::Connect(const std::string& address,
-                                                        std::uint64_t key) {
+                                                        std::uint64_t key,
+                                                        std::uint16_t /*member*/) {
   for (const auto& wire : network_.wires_) {
     if (wire->address() != address) continue;
     const std::size_t peer = wire->index_;
@@ -87,7 +89,9 @@ void SimulatedNetwork::SimulatedWire::Accept(ArrivalId arrival, std::byte* memor
     network_.EndAccept(flight, Code::kPeerLost);
     return network_.EraseIfOver(arrival);
   }
+  // A small one is here, and no link's end can take it back; its receiver is told a little later.
   if (flight.has_copy) {
+    if (flight.size > 0) std::memcpy(memory, flight.copy.data(), flight.size);
     return network_.Schedule(network_.now_, {.what = What::kWrite, .flight = arrival});
   }
   // The receiver's word goes there, the bytes come back.

@@ -62,6 +62,9 @@ class SimulatedNetwork {
   // told.
   void CutOneWay(const std::string& from, const std::string& to, Silence silence);
   void Cut(const std::string& one, const std::string& other, Silence silence);
+  // What is sent from now on gets through again, over links that are made anew where the ends have
+  // heard of the cut.
+  void Mend(const std::string& one, const std::string& other);
   // The node is gone, in the middle of whatever it did; its wire does nothing any more.
   void Vanish(const std::string& name, Silence silence);
   // Nothing leaves `from` for `to` until it flows again, as if `to` did not read: sends stay open.

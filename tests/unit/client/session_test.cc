@@ -1,5 +1,6 @@
 #include "client/lib/session.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 #include <sys/wait.h>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "client/lib/api.h"
+#include "ipc/base/codecs.h"
 #include "tests/support/expect_text.h"
 #include "tests/unit/client/service_end.h"
 
@@ -135,6 +137,38 @@ TEST_F(SessionTest, PostsWhatWasAskedOnTheWholeTensorOrARange) {
   EXPECT_EQ(record.tensor, ipc::kNoTensor);
   EXPECT_EQ(record.count, 0U);
   EXPECT_EQ(hr_wait(&handle_, operation_, -1, &error_), HR_OK);
+}
+
+TEST_F(SessionTest, PostsSumsOfFloatsInItsCodec) {
+  hr_tensor* tensor = Tensor(100);
+  std::vector<float> array(8, 1);
+  const auto tag = [&](hr_reduction reduction) {
+    EXPECT_EQ(hr_all_reduce(&handle_, tensor, nullptr, reduction, &operation_, &error_), HR_OK);
+    return service_->Serve().tag;
+  };
+  EXPECT_EQ(tag(HR_SUM), 0U);
+  ASSERT_EQ(hr_session_compress(&handle_, "bf16", &error_), HR_OK);
+  EXPECT_EQ(tag(HR_SUM), SteeringValue(Codec::kBFloat16));
+  EXPECT_EQ(tag(HR_AVERAGE), SteeringValue(Codec::kBFloat16));
+  EXPECT_EQ(tag(HR_MAX), 0U);
+  ASSERT_EQ(
+      hr_all_reduce_array(&handle_, array.data(), 8, HR_FLOAT32, HR_SUM, &operation_, &error_),
+      HR_OK);
+  EXPECT_EQ(service_->Serve().tag, SteeringValue(Codec::kBFloat16));
+  ASSERT_EQ(hr_all_reduce_array(&handle_, array.data(), 8, HR_INT32, HR_SUM, &operation_, &error_),
+            HR_OK);
+  EXPECT_EQ(service_->Serve().tag, 0U);
+  ASSERT_EQ(hr_broadcast(&handle_, tensor, nullptr, 0, &operation_, &error_), HR_OK);
+  EXPECT_EQ(service_->Serve().tag, 0U);
+  // What would need residuals is refused, and changes nothing.
+  for (const char* wrong : {"int8", "topk:8", "auto:bf16", "gzip"}) {
+    EXPECT_EQ(hr_session_compress(&handle_, wrong, &error_), HR_INVALID_ARGUMENT) << wrong;
+    EXPECT_THAT(error_.text, testing::HasSubstr(wrong));
+  }
+  EXPECT_EQ(tag(HR_SUM), SteeringValue(Codec::kBFloat16));
+  ASSERT_EQ(hr_session_compress(&handle_, nullptr, &error_), HR_OK);
+  EXPECT_EQ(tag(HR_SUM), 0U);
+  EXPECT_EQ(hr_session_compress(nullptr, "bf16", &error_), HR_INVALID_ARGUMENT);
 }
 
 TEST_F(SessionTest, RefusesOperationsThatCannotBeMeant) {

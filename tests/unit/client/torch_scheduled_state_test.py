@@ -276,6 +276,9 @@ class FakeLayout:
     def torch(self, i):
         return self.memory[i]
 
+    def residual(self, i):
+        return None
+
     def begin_backward(self):
         self.posted, self.waited = [], []
 

@@ -1,5 +1,7 @@
 #include "tests/unit/transport/exchange_fleet.h"
 
+#include <algorithm>
+
 #include "ipc/base/check.h"
 #include "tests/support/loopback/reference.h"
 
@@ -11,10 +13,20 @@ Fleet::Fleet(const FleetOptions& options)
       forgotten_(nodes_count()),
       completions_(nodes_count()) {
   for (std::uint32_t node = 0; node < nodes_count(); ++node) {
-    wires_.push_back(&network_->AddWire(NameOf(node)));
+    wires_.push_back(MakeWire(node));
     nodes_.push_back(std::make_unique<Exchange>(*wires_.back(), options.exchange));
   }
   if (options.opens_group) OpenGroup(1);
+}
+
+Wire* Fleet::MakeWire(std::uint32_t node) {
+  std::vector<Wire*> wires;
+  for (std::uint32_t rail = 0; rail < options_.rails_count; ++rail) {
+    wires.push_back(&network_->AddWire(RailName(node, rail)));
+  }
+  if (wires.size() == 1) return wires.front();
+  rails_.push_back(std::make_unique<RailWire>(std::move(wires), 1000 + node));
+  return rails_.back().get();
 }
 
 void Fleet::OpenGroup(std::uint32_t group) {
@@ -60,7 +72,10 @@ bool Fleet::Step() {
     worked = nodes_[node]->DoWork(network_->now(), completions_[node]) || worked;
   }
   if (worked) return true;
-  const TimeNs due = network_->NextDue();
+  TimeNs due = network_->NextDue();
+  for (std::uint32_t node = 0; node < nodes_count(); ++node) {
+    if (!forgotten_[node]) due = std::min(due, nodes_[node]->NextLook());
+  }
   if (due == kNever) return false;
   network_->AdvanceTo(due);
   return true;
@@ -70,6 +85,13 @@ void Fleet::RunToTheEnd() {
   constexpr std::uint64_t kStepsMax = 10'000'000;
   std::uint64_t steps = 0;
   while (Step()) HR_CHECK(++steps < kStepsMax);
+}
+
+bool Fleet::AllHaveEnded(std::size_t count) const {
+  for (std::uint32_t node = 0; node < options_.data_count; ++node) {
+    if (!forgotten_[node] && completions_[node].size() < count) return false;
+  }
+  return true;
 }
 
 void Fleet::ClearCompletions() {

@@ -11,6 +11,7 @@
 #include "tests/contract/members.h"
 #include "tests/support/loopback/simulated_wire.h"
 #include "transport/exchange/exchange.h"
+#include "transport/rails/rail_wire.h"
 
 namespace headrace::transport {
 
@@ -27,7 +28,8 @@ struct FleetOptions {
   Algorithm algorithm = Algorithm::kAuto;
   ExchangeOptions exchange{.piece_size = 4096, .staging_size = std::size_t{32} << 20};
   SimulatedNetworkOptions network{};
-  bool opens_group = true;  // group 1
+  bool opens_group = true;        // group 1
+  std::uint32_t rails_count = 1;  // of each node; several: a RailWire over as many wires
 };
 
 inline std::uint64_t KeyOf(std::uint32_t group) { return 0xABCD'0000'0000ULL + group; }
@@ -41,7 +43,19 @@ class Fleet {
   static std::string NameOf(std::uint32_t node) {
     return std::string(1, static_cast<char>('a' + node));
   }
+  // What the network calls the node's wire of that rail: "a", "a1", ...
+  static std::string RailName(std::uint32_t node, std::size_t rail) {
+    return rail == 0 ? NameOf(node) : NameOf(node) + std::to_string(rail);
+  }
   Exchange& node(std::uint32_t index) { return *nodes_[index]; }
+  // Of a node with several rails.
+  RailWire& rails(std::uint32_t node) { return *rails_[node]; }
+  void CutRail(std::uint32_t one, std::uint32_t other, std::size_t rail, Silence silence) {
+    network_->Cut(RailName(one, rail), RailName(other, rail), silence);
+  }
+  void MendRail(std::uint32_t one, std::uint32_t other, std::size_t rail) {
+    network_->Mend(RailName(one, rail), RailName(other, rail));
+  }
   SimulatedNetwork& network() { return *network_; }
 
   void OpenGroup(std::uint32_t group);
@@ -51,6 +65,7 @@ class Fleet {
   void Post(std::uint32_t node, const Transfer& transfer);
   void PostEverywhere(const Transfer& transfer);
 
+  bool AllHaveEnded(std::size_t count) const;
   // Lets every node work once; when none has anything to do, time goes on. False at the end of all
   // things.
   bool Step();
@@ -68,8 +83,11 @@ class Fleet {
   void ClearCompletions();
 
  private:
+  Wire* MakeWire(std::uint32_t node);
+
   FleetOptions options_;
   std::unique_ptr<SimulatedNetwork> network_;
+  std::vector<std::unique_ptr<RailWire>> rails_;  // by node, where there are several
   std::vector<Wire*> wires_;
   std::vector<std::unique_ptr<Exchange>> nodes_;
   std::vector<bool> forgotten_;

@@ -53,8 +53,8 @@ class SimulatedPair : public ::testing::Test {
       {.latency_ns = 100, .ns_per_byte = 1, .detection_ns = 5000, .closes_are_told = true}};
   Wire& a_ = network_.AddWire("a");
   Wire& b_ = network_.AddWire("b");
-  LinkId to_b_ = *a_.Connect("simulated:b", 0);
-  LinkId to_a_ = *b_.Connect("simulated:a", 0);
+  LinkId to_b_ = *a_.Connect("simulated:b", 0, 0);
+  LinkId to_a_ = *b_.Connect("simulated:a", 0, 0);
   std::vector<std::byte> bytes_;
   Diary diary_a_;
   Diary diary_b_;
@@ -195,9 +195,9 @@ TEST_F(SimulatedPair, InjectsMessagesFromNobody) {
 }
 
 TEST_F(SimulatedPair, PairsLinksOfOneKeyWhateverTheirOrder) {
-  const LinkId third_to_a = *b_.Connect("simulated:a", 3);
-  const LinkId second_to_b = *a_.Connect("simulated:b", 2);
-  const LinkId second_to_a = *b_.Connect("simulated:a", 2);
+  const LinkId third_to_a = *b_.Connect("simulated:a", 3, 0);
+  const LinkId second_to_b = *a_.Connect("simulated:b", 2, 0);
+  const LinkId second_to_a = *b_.Connect("simulated:a", 2, 0);
   b_.Close(third_to_a);
   a_.Close(to_b_);
   network_.AdvanceTo(1000);
@@ -211,15 +211,15 @@ TEST_F(SimulatedPair, PairsLinksOfOneKeyWhateverTheirOrder) {
 }
 
 TEST_F(SimulatedPair, RefusesAnAddressThatIsNobodys) {
-  EXPECT_EQ(a_.Connect("simulated:z", 0).error().code(), Code::kUnavailable);
+  EXPECT_EQ(a_.Connect("simulated:z", 0, 0).error().code(), Code::kUnavailable);
 }
 
 TEST(SimulatedNetwork, NeedNotTellOfAClose) {
   SimulatedNetwork network({.latency_ns = 100, .eager_size = 0});
   Wire& a = network.AddWire("a");
   Wire& b = network.AddWire("b");
-  const LinkId link = *a.Connect("simulated:b", 0);
-  ASSERT_TRUE(b.Connect("simulated:a", 0).ok());
+  const LinkId link = *a.Connect("simulated:b", 0, 0);
+  ASSERT_TRUE(b.Connect("simulated:a", 0, 0).ok());
   const auto bytes = Bytes(10, 1);
   a.Send(link, {.position = 1}, bytes.data(), bytes.size(), 1);
   network.AdvanceTo(100);
@@ -239,7 +239,7 @@ TEST(SimulatedNetwork, LetsMessagesOvertakeEachOtherAlikeForTheSameSeed) {
     SimulatedNetwork network({.seed = seed, .latency_ns = 100, .jitter_ns = 1000});
     Wire& a = network.AddWire("a");
     Wire& b = network.AddWire("b");
-    const LinkId link = *a.Connect("simulated:b", 0);
+    const LinkId link = *a.Connect("simulated:b", 0, 0);
     for (std::uint64_t i = 0; i < 20; ++i) a.Send(link, {.position = i}, nullptr, 0, i);
     network.AdvanceTo(10000);
     Diary diary;

@@ -95,7 +95,7 @@ class UcxFaults : public ::testing::Test {
 
   // Messages flow in both directions when this returns.
   void Begin() {
-    link_ = *here_.wire->Connect(peer_.ReadAddress(), 1);
+    link_ = *here_.wire->Connect(peer_.ReadAddress(), 1, 0);
     peer_.TellAddress(here_.wire->address());
     here_.told.on_announced = [this](const Recorder::Announcement& announcement) {
       here_.wire->Accept(announcement.arrival, target_.data(), ++received_token_);

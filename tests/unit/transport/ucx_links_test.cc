@@ -206,7 +206,7 @@ TEST_F(UcxLinks, FailWhenNobodyIsThere) {
     Side gone(Loopback());
     address = gone.wire->address();
   }
-  const Result<LinkId> link = a_.wire->Connect(address, 1);
+  const Result<LinkId> link = a_.wire->Connect(address, 1, 0);
   ASSERT_TRUE(link) << link.error().text();
   std::byte byte{};
   a_.wire->Send(*link, HeaderOf(1, 1), &byte, 1, 1);

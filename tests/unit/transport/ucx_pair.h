@@ -56,7 +56,7 @@ struct Side {
     wire = std::move(*opened);
   }
   LinkId ConnectTo(const Side& other, std::uint64_t key = 1) {
-    const Result<LinkId> link = wire->Connect(other.wire->address(), key);
+    const Result<LinkId> link = wire->Connect(other.wire->address(), key, 0);
     if (!link) ADD_FAILURE() << link.error().text();
     return link ? *link : 0;
   }

@@ -72,7 +72,7 @@ int main() {
   if (!std::getline(std::cin, line)) return 1;
   Peer peer;
   peer.wire = wire->get();
-  const auto link = (*wire)->Connect(FromHex(line), 1);
+  const auto link = (*wire)->Connect(FromHex(line), 1, 0);
   if (!link) {
     std::fprintf(stderr, "ucx_peer: %s\n", link.error().text().c_str());
     return 1;

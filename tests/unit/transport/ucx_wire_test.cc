@@ -150,14 +150,14 @@ TEST_F(UcxWireTest, RefusesAddressesThatMakeNoSense) {
   for (const std::string& address :
        {std::string(), std::string("10.0.0.1:4000"), std::string(200, '\xff'),
         a_.wire->address() + "x", a_.wire->address().substr(1)}) {
-    const Result<LinkId> link = b_.wire->Connect(address, 1);
+    const Result<LinkId> link = b_.wire->Connect(address, 1, 0);
     ASSERT_FALSE(link);
     EXPECT_EQ(link.error().code(), Code::kUnavailable);
   }
   std::string spoiled = a_.wire->address();
   for (std::size_t i = 0; i < spoiled.size(); ++i) {
     spoiled[i] = static_cast<char>(spoiled[i] ^ 0x10);
-    EXPECT_FALSE(b_.wire->Connect(spoiled, 1)) << i;
+    EXPECT_FALSE(b_.wire->Connect(spoiled, 1, 0)) << i;
     spoiled[i] = static_cast<char>(spoiled[i] ^ 0x10);
   }
 }
@@ -204,12 +204,12 @@ TEST(UcxWireOptions, MustBeAlikeAtBothEnds) {
   UcxOptions options = Loopback();
   options.settings = {{"TCP_TX_SEG_SIZE", "512K"}, {"TCP_RX_SEG_SIZE", "512K"}};
   Side other(options);
-  const Result<LinkId> link = plain.wire->Connect(other.wire->address(), 1);
+  const Result<LinkId> link = plain.wire->Connect(other.wire->address(), 1, 0);
   ASSERT_FALSE(link);
   EXPECT_EQ(link.error().code(), Code::kUnavailable);
   EXPECT_VARYING_TEXT(link.error().text());
   Side alike(options);
-  EXPECT_TRUE(other.wire->Connect(alike.wire->address(), 1));
+  EXPECT_TRUE(other.wire->Connect(alike.wire->address(), 1, 0));
 }
 
 TEST(UcxWire, SleepsUntilSomethingComes) {

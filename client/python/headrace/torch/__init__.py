@@ -9,6 +9,8 @@ Four ways, from the one that hides most to the one that changes least:
   compressed_hook in fewer bytes between nodes.
 - ``init_process_group("headrace")``: a backend of torch.distributed, registered by this import.
 
+elastic_run() has plain loops and DDP go on when ranks are lost or join; ScheduledOptimizer does so by itself.
+
 Works with torch 1.13 and 2.15 on the CPU. Sessions come from headrace.init(), which takes what torchrun
 says, the rendezvous of a job of several nodes included.
 """
@@ -24,6 +26,7 @@ except ImportError as error:
     raise ImportError(text, name=error.name) from error
 
 from headrace.torch.compressed_ddp import CompressedState, compressed_hook
+from headrace.torch.compression import GroupOptions
 from headrace.torch.ddp import DdpState, ddp_hook
 from headrace.torch.gradients import GradientArena
 from headrace.torch.optimizer import ScheduledOptimizer
@@ -34,6 +37,7 @@ __all__ = [
     "CompressedState",
     "DdpState",
     "GradientArena",
+    "GroupOptions",
     "Resize",
     "ScheduledOptimizer",
     "broadcast_parameters",
@@ -44,7 +48,8 @@ __all__ = [
 if torch.distributed.is_available():
     from headrace.torch.accelerate import accelerate
     from headrace.torch.backend import ProcessGroup, register
+    from headrace.torch.elastic import ElasticState, elastic_run
     from headrace.torch.shared_memory import empty, shared_memory
 
     register()
-    __all__ += ["ProcessGroup", "accelerate", "empty", "shared_memory"]
+    __all__ += ["ElasticState", "ProcessGroup", "accelerate", "elastic_run", "empty", "shared_memory"]

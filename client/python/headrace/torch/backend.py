@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from headrace.torch.compression import GroupOptions, codec_of_group
 from headrace.torch.jobs import agree_on_name
 from headrace.torch.process_group import ProcessGroup
 from headrace.torch.tracing import keep_untraced
@@ -49,12 +50,20 @@ def _refuse_to_replace_others() -> None:
 
 def _create(options: Any, backend_options: Any = None) -> ProcessGroup:
     """Called by torch on every rank of a new group, with c10d's DistributedBackendOptions."""
-    if backend_options is not None:
+    if backend_options is None:
+        backend_options = GroupOptions()
+    if not isinstance(backend_options, GroupOptions):
         raise ValueError(
-            "the backend headrace takes no options: its service is configured"
+            f"the backend headrace takes headrace.torch.GroupOptions as pg_options, and this is a "
+            f"{type(backend_options).__name__}: its service is configured"
         )
+    codec = codec_of_group(backend_options)
     _refuse_to_replace_others()
     keep_untraced(ProcessGroup, Work)
     rank, size = options.group_rank, options.group_size
+    if getattr(options, "enable_reconfigure", False):  # torch 2.14
+        return ProcessGroup(
+            options.group_id, rank, size, options.timeout, starts=False, codec=codec
+        )
     name = agree_on_name(options.store, rank, options.global_ranks_in_group)
-    return ProcessGroup(name, rank, size, options.timeout)
+    return ProcessGroup(name, rank, size, options.timeout, codec=codec)

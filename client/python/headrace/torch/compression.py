@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -45,6 +46,52 @@ def check_codecs(
             "by what gradients were: take int8, int4 or bf16, or SGD with momentum, or pass "
             "force_compress=True"
         )
+
+
+# What operations, which nobody gives again, may cross in: the service refuses others.
+_WITHOUT_RESIDUALS = (
+    "none",
+    "bf16",
+    "fp16",
+    "int8-stochastic",
+    "int4-stochastic",
+    "lossless",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupOptions:
+    """``init_process_group("headrace", pg_options=GroupOptions(compress="bf16"))``.
+
+    ``compress``: as headrace.compress_all_reduces has it, of all of the group's all_reduces; None:
+    HEADRACE_COMPRESS, where that is one of its codecs, or "none". All ranks give the same.
+    """
+
+    compress: str | None = None
+
+
+def codec_of_group(options: GroupOptions) -> str:
+    """In which codec a group's all_reduces cross: ValueError for one that cannot be, a warning where it is the
+    environment's.
+    """
+    known = ", ".join(_WITHOUT_RESIDUALS)
+    if options.compress is not None:
+        if options.compress not in _WITHOUT_RESIDUALS:
+            raise ValueError(
+                f'GroupOptions(compress="{options.compress}"): all_reduces cross in one of {known}; other '
+                "codecs need what they left out before, which ScheduledOptimizer and compressed_hook keep"
+            )
+        return options.compress
+    codec = os.environ.get("HEADRACE_COMPRESS", "") or "none"
+    if codec in _WITHOUT_RESIDUALS:
+        return codec
+    warnings.warn(
+        f"headrace: HEADRACE_COMPRESS={codec} is of gradients of a ScheduledOptimizer or compressed_hook; "
+        "all_reduces of this process group cross as they are, since nothing keeps what that codec leaves "
+        f"out of them: take one of {known} for them, too",
+        stacklevel=2,
+    )
+    return "none"
 
 
 class LayoutMaker:

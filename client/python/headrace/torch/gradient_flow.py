@@ -116,7 +116,7 @@ class GradientFlow:
         members = [Member(names.get(parameters[i], ""), parameters[i]) for i in order]
         owners = self._order.owners()
         slots = make_slots(members, owners, SLOTS_MAX - 1, first=1)
-        tells = self._recovery is not None and self._recovery.whole
+        tells = self._recovery is not None and self._recovery.elastic
         self._usage = Usage(slots, tells)
         self._slots = [self._usage, *slots]
         self._layout = self._make_layout(
@@ -125,6 +125,7 @@ class GradientFlow:
         )
         for slot in self._slots:
             slot.take_views(self._layout.torch(slot.index))
+            slot.take_residual(self._layout.residual(slot.index))
             for member in slot.members:
                 self._take(slot, member)
         for module in self._model.modules():
@@ -484,6 +485,7 @@ class GradientFlow:
         for slot in self._slots:
             if slot.open and slot.operation is not None:
                 slot.operation.wait()
+        self._recovery.vote()
         self._whole = self._iteration
 
     def _update(self, slots: Sequence[Slot]) -> None:

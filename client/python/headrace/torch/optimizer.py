@@ -41,6 +41,27 @@ def _min_world(session: Session, shrink: int | None, scale: float | None, can_sh
     return min_world
 
 
+def _recovery(
+    session: Session,
+    updates: Updates,
+    reconnect: float | None,
+    shrink: int | None,
+    op: str,
+    scale: float | None,
+    resized: Callable[[Resize], None] | None,
+    transaction: bool | None,
+) -> Recovery | None:
+    """As ScheduledOptimizer's arguments say; None: a loss is raised."""
+    seconds = session.reconnect_seconds if reconnect is None else reconnect
+    min_world = _min_world(session, shrink, scale, op == "average" and seconds > 0)
+    if transaction and seconds <= 0:
+        raise ValueError("transaction needs reconnect (HEADRACE_RECONNECT)")
+    if seconds <= 0:
+        return None
+    votes = min_world > 0 if transaction is None else transaction
+    return Recovery(session, updates, seconds, min_world, resized, votes)
+
+
 class ScheduledOptimizer(WrappingOptimizer):
     """Wraps an optimizer: gradients move by the job's plan, and no module waits for another's.
 
@@ -107,6 +128,7 @@ class ScheduledOptimizer(WrappingOptimizer):
         force_compress: bool = False,
         clip_norm: float | None = None,
         clip_norm_type: float = 2.0,
+        transaction: bool | None = None,
     ) -> None:
         """``session``: None makes one by headrace.init(), which close() closes; for a second optimizer of
         this process in a job of its own, "JOB.2". ``policy`` as in Session.layout, as are ``compress``
@@ -129,6 +151,10 @@ class ScheduledOptimizer(WrappingOptimizer):
         divided by them from the next batch on. So that no iteration is a mixture, the first module then
         waits for all averages, and no longer for its own only.
 
+        ``transaction``: whether a rank uses averages only when it knows that all ranks have all of the
+        iteration: so no step is made by a rank that is then lost and not by the others. It takes a
+        barrier an iteration, needs ``reconnect``, and is the same on all ranks. None: where ``shrink`` is.
+
         ``scale``: what each gradient is multiplied by before it is summed; ``op="sum"`` and one through
         the number of ranks are the arithmetic of DistributedDataParallel.
         """
@@ -143,19 +169,11 @@ class ScheduledOptimizer(WrappingOptimizer):
         if broadcast and not self.session.joins:
             broadcast_parameters(self.session, model)
         updates = Updates(optimizer)
-        seconds = self.session.reconnect_seconds if reconnect is None else reconnect
-        min_world = _min_world(self.session, shrink, scale, op == "average" and seconds > 0)
         self._maker = LayoutMaker(self.session, op, policy, compress, compress_after)
         self._clipping = Clipping(clip_norm, clip_norm_type) if clip_norm is not None else None
+        recovery = _recovery(self.session, updates, reconnect, shrink, op, scale, resized, transaction)
         self._flow = GradientFlow(
-            model,
-            updates,
-            self.session,
-            self._maker,
-            self._say_once,
-            Recovery(self.session, updates, seconds, min_world, resized) if seconds > 0 else None,
-            scale,
-            self._clipping,
+            model, updates, self.session, self._maker, self._say_once, recovery, scale, self._clipping
         )
         self._hooks = ModelHooks(model, self._flow)
         if self.session.joins:

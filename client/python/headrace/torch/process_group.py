@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from headrace.codecs import compress_all_reduces
 from headrace.operation import Operation
 from headrace.pieces import one_by_one
 from headrace.session import Session
@@ -21,6 +22,7 @@ from headrace.torch import elements
 from headrace.torch.devices import device_of
 from headrace.torch.jobs import attach
 from headrace.torch.posting import Poster, StreamOperation
+from headrace.torch.reconfigure import Reconfigurable
 from headrace.torch.stream_work import StreamWork
 from headrace.torch.work import Completer, Work
 
@@ -36,27 +38,37 @@ _alive: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 _posters: weakref.WeakKeyDictionary[Session, Poster] = weakref.WeakKeyDictionary()
 
 
-class ProcessGroup(dist.ProcessGroup):
+class ProcessGroup(Reconfigurable, dist.ProcessGroup):
     """One group of ranks: a job of the service. Made by torch.distributed, used through it.
 
     Work is posted in the order of the calls, which is the same on all ranks, and ends in its own time.
     Errors are headrace.Error with the service's words; in a DDP backward, RuntimeError with them.
     """
 
-    def __init__(self, name: str, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(
+        self, name: str, rank: int, size: int, timeout: timedelta, starts: bool = True, codec: str | None = None
+    ) -> None:
+        """``starts``: has its ranks now, and not by reconfigure() only. ``codec``: of its all_reduces."""
         super().__init__(rank, size)
-        self.session = attach(name, rank, size, timeout)
         self.timeout = timeout
-        self.poster = _posters[self.session] = Poster(self.session)
-        self._rank = rank
-        self._size = size
-        self._completer = Completer(f"headrace-{name}")
-        self._kept: collections.deque[Work] = collections.deque(maxlen=_KEPT)
-        self._together: list[Work] | None = None
+        self._codec = codec
+        self._rank, self._size = rank, size
         self._close_lock = threading.Lock()
         self._group_name = name
         self._group_description = ""
+        if starts:
+            self._start(attach(name, rank, size, timeout))
         _alive.add(self)
+
+    def _start(self, session: Session) -> None:
+        self.poster = _posters[session] = Poster(session)
+        self._completer = Completer(f"headrace-{session.job}")
+        self._kept: collections.deque[Work] = collections.deque(maxlen=_KEPT)
+        self._together: list[Work] | None = None
+        self._rank, self._size = session.rank, session.world_size
+        self._session = session
+        if self._codec is not None:
+            compress_all_reduces(session, self._codec)
 
     def getBackendName(self) -> str:
         """ "headrace"; torch shows it."""
@@ -102,13 +114,13 @@ class ProcessGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         """Leaves the jobs in an orderly way; what is open ends with an error on the other ranks."""
         with self._close_lock:
-            if not self.session.closed:
+            if self._session is not None and not self._session.closed:
                 self._completer.close()
                 self.poster.finish()
-                self.session.close()
+                self._session.close()
 
     def abort(self) -> None:
-        """As shutdown()."""
+        """As shutdown(): reconfigure() gives it ranks again."""
         self.shutdown()
 
     def __del__(self) -> None:
@@ -560,7 +572,8 @@ def _post_pieces(
 
 
 def _op(opts: Any) -> Any:
-    return dist.ReduceOp.SUM if opts is None else opts.reduceOp
+    # torch's groups take a ReduceOp as well as options with one.
+    return dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
 
 
 def _put_back(arrays: Tensors, tensors: Tensors) -> None:

@@ -20,6 +20,13 @@ still found on some rank: those that lack any get them. Or nobody has used one: 
 summed again from the copies, over those that are left and divided by their number. After each recovery
 the ranks compare their parameters, once these have their updates.
 
+That leaves one gap: a rank that is lost may have used averages that died with it. Where an iteration is a
+transaction, each rank votes when it has all averages, by a barrier, and uses them when that has ended.
+So whoever has used one knew that all had all: they are found among those that are left, whoever is lost.
+
+What encodings leave out of sums goes with the sums: of an average that somebody has, it stays as it is, since
+all nodes have encoded their part; where a sum is made again, it begins as it was before the first time.
+
 On a GPU copies are made in the order of torch's current stream, and the host waits for averages: an
 update is made only from what is known to have arrived, so none has ever to be taken back.
 """
@@ -84,6 +91,7 @@ class Recovery:
 
     ``seconds``: how long a service, and the other ranks, are waited for at a time. ``min_world``: with how
     many ranks the job may go on; 0: with all of them only. ``resized`` is called when it has.
+    ``transaction``: no rank uses an average before it knows that all ranks have all of the iteration.
     """
 
     def __init__(
@@ -93,11 +101,13 @@ class Recovery:
         seconds: float,
         min_world: int = 0,
         resized: Callable[[Resize], None] | None = None,
+        transaction: bool = False,
     ) -> None:
         self._session = session
         self._updates = updates
         self._seconds = seconds
         self._min_world = min_world
+        self._transaction = transaction
         self._resized = resized
         self._members = session.members  # as they were told last
         self._compare_at = 0  # the iteration before which parameters are compared; 0: none
@@ -118,6 +128,8 @@ class Recovery:
         if slot.kept is None:
             slot.kept = torch.empty_like(slot.memory)
         slot.kept.copy_(slot.memory)
+        if slot.residual is not None:
+            slot.residual_kept = slot.residual.clone()
 
     def keep_averages(self, iteration: int, slots: Sequence[Slot]) -> None:
         """Copies the averages, all of which are there, before anybody may change them."""
@@ -129,9 +141,19 @@ class Recovery:
         self._averages_of = iteration
 
     @property
+    def elastic(self) -> bool:
+        """Whether the job may go on with other ranks."""
+        return self._min_world > 0
+
+    @property
     def whole(self) -> bool:
         """Whether averages are used only when all of the iteration's are there."""
-        return self._min_world > 0
+        return self.elastic or self._transaction
+
+    def vote(self) -> None:
+        """Says that this rank has all averages of the iteration, and returns when all ranks have said so."""
+        if self._transaction:
+            self._session.barrier()
 
     def compare(self, iteration: int) -> None:
         """Before that iteration begins, and after all updates: holds the parameters of all ranks against
@@ -176,7 +198,7 @@ class Recovery:
             _close_ended(slots)
             try:
                 self._session.reconnect(
-                    self._seconds, self._min_world > 0, self._min_world
+                    self._seconds, self.elastic, self._min_world
                 )
                 again = self._agree(iteration, lack, slots, layout)
             except LOSSES as loss:
@@ -287,6 +309,7 @@ class Recovery:
             self._drop_partial(facts, slots)
             self._complete_averages(facts, slots)
             self._sum_beside(slots)
+            self.vote()
             iteration = self._receive()
         else:
             # Those that are behind get the state of before the newest iteration, too.
@@ -339,7 +362,7 @@ class Recovery:
 
     def _greet(self, parameters: int) -> Sequence[int]:
         """After each meeting: who is new; they get the order of the parameters, which is returned."""
-        if not self.whole:
+        if not self.elastic:
             return self.order
         session = self._session
         new = torch.zeros(session.world_size, 1, dtype=torch.int64)
@@ -374,6 +397,7 @@ class Recovery:
             total = own.to("cpu", torch.float32 if wide else own.dtype, copy=True)
             self._session.all_reduce(total, op="sum")
             slot.memory.copy_(total.div_(count))
+            _restore_residual(slot)
             slot.open, slot.operation = False, None
 
     # ---- What all ranks do together, with the same facts -------------------------------------------
@@ -407,6 +431,9 @@ class Recovery:
             self._sum_beside(slots)
         elif again:
             self._sum_again(slots, layout)
+        # Those that were behind, and newcomers then, vote when they have had their part in it.
+        if self.level or again:
+            self.vote()
         return again
 
     def _exchange_facts(
@@ -509,6 +536,12 @@ class Recovery:
     def _sum_again(self, slots: Sequence[Slot], layout: Layout) -> None:
         """An iteration of the layout has all gradients: those that have their average add zeros."""
         averages = {slot.index: slot.memory.clone() for slot in slots if not slot.open}
+        # Zeros that are encoded take with them what was left out before.
+        left_out = {
+            index: slots[index].residual.clone()
+            for index in averages
+            if slots[index].residual is not None
+        }
         posted: list[Slot] = []
         failure: Error | None = None
         stream = devices.current_stream(layout.device)
@@ -517,6 +550,7 @@ class Recovery:
             for slot in reversed(slots):
                 if slot.open:
                     slot.memory.copy_(slot.kept)
+                    _restore_residual(slot)
                 else:
                     slot.memory.zero_()
                 layout.post(slot.index, stream)
@@ -531,6 +565,8 @@ class Recovery:
                 failure = failure or error
         for index, average in averages.items():
             slots[index].memory.copy_(average)
+        for index, residual in left_out.items():
+            slots[index].residual.copy_(residual)
         if failure is not None:
             raise failure
 
@@ -543,6 +579,12 @@ def _refuse_averages(behind: dict[int, Lack], newest: int) -> None:
         f"waits for all averages, and ranks that are in iteration {newest} did not wait for them and "
         "have none left: end all ranks and go on from a checkpoint"
     )
+
+
+def _restore_residual(slot: Slot) -> None:
+    """As it was before the gradient was first posted, which is to be summed again."""
+    if slot.residual is not None and slot.residual_kept is not None:
+        slot.residual.copy_(slot.residual_kept)
 
 
 def _close_ended(slots: Sequence[Slot]) -> None:

@@ -33,7 +33,7 @@ class HostMemory:
     """
 
     def __init__(self, places: Places) -> None:
-        self._places = places
+        self.places = places
         self._lock = threading.RLock()  # a tensor may end while another is made
         self._free: dict[int, list[tuple[Any, int]]] = {}  # by size: mappings and offsets
         self._rest: tuple[Any, int, int] | None = None  # a mapping, and what of it was never used
@@ -56,7 +56,7 @@ class HostMemory:
         if free:
             return free.pop()
         if self._rest is None or self._rest[2] - self._rest[1] < size:
-            arena = self._places.add_host(max(size, _GROWTH))
+            arena = self.places.add_host(max(size, _GROWTH))
             self._rest = (arena.memory, 0, arena.size)
         mapping, offset, end = self._rest
         self._rest = (mapping, offset + size, end)
@@ -82,8 +82,9 @@ def memory_of(group: Any) -> HostMemory:
             "memory is shared by a process group of the backend headrace: call init_process_group"
             f'("headrace") first, or give such a group (this is {type(group).__name__})'
         )
-    if group not in _memories:
-        _memories[group] = HostMemory(group.poster.places)
+    places = group.poster.places
+    if group not in _memories or _memories[group].places is not places:  # reconfigured since
+        _memories[group] = HostMemory(places)
     return _memories[group]
 
 

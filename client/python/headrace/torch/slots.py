@@ -56,6 +56,8 @@ class Slot:
     operation: Operation | None = None  # the last post; None: lost before it was made
     memory: torch.Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
     kept: torch.Tensor | None = None  # this rank's gradient as it was posted, to post it again
+    residual: torch.Tensor | None = None  # what its encodings left out, where this rank has it
+    residual_kept: torch.Tensor | None = None  # as it was before the last post
     averages: torch.Tensor | None = None  # a copy, while a rank that is behind may need them
     # The options of each parameter group at step(); None: no update is due.
     due: list[dict[str, Any]] | None = None
@@ -91,6 +93,11 @@ class Slot:
     def dtype(self) -> torch.dtype:
         """That of all its parameters."""
         return self.members[0].parameter.dtype
+
+    def take_residual(self, memory: memoryview | None) -> None:
+        """What its encodings leave out is there."""
+        if memory:
+            self.residual = torch.frombuffer(memory, dtype=torch.uint8)
 
     def take_views(self, gradient: torch.Tensor) -> None:
         """Gives each parameter its part of the slot's memory."""

@@ -145,18 +145,20 @@ class Work(_Base):
 
     def get_future(self) -> torch.futures.Future:
         """A future with the list of results, or the error; its callbacks run in the group's thread."""
+        started = None
         with self._lock:
             if self._future is None:
-                started: torch.futures.Future = torch.futures.Future()
+                started = torch.futures.Future()
                 # Raised in a callback, an exception reaches C++ with its text.
                 self._future = started.then(
                     functools.partial(self._value, self._result)
                 )
-                if self._settled or self._completer is None:
-                    started.set_result(None)
-                else:
-                    self._completer.complete(self, started)
-            return self._future
+            ended = self._settled or self._completer is None
+        if started is not None and ended:
+            started.set_result(None)  # runs _value(), which takes the lock
+        elif started is not None:
+            self._completer.complete(self, started)
+        return self._future
 
     def _value(
         self, result: list[torch.Tensor], started: torch.futures.Future

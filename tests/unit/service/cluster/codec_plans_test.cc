@@ -26,10 +26,8 @@ Kind NextStep(Planning& planning) {
   return step == nullptr ? Kind{} : *step;
 }
 
-// One that every node has measured may be chosen, with the slowest node's cost.
-TEST(CodecPlans, EncodeWhatTheyMayOnceTimesAreKnown) {
-  const auto choice = ChoiceNamed("auto:int8");
-  ASSERT_TRUE(choice);
+// A job on two nodes whose gradients may cross as int8.
+Planning PlanningWithAChoice() {
   Planning planning({.job = "train",
                      .policy = plan::Policy::kExact,
                      .token = 77,
@@ -37,8 +35,16 @@ TEST(CodecPlans, EncodeWhatTheyMayOnceTimesAreKnown) {
                                .servers_count = 0,
                                .agreed = {kSlowLine}}});
   service::Layout layout = LayoutOf(Elements(kCodedTensors));
-  for (service::LayoutTensor& tensor : layout.tensors) tensor.allowed = choice->allowed;
+  for (service::LayoutTensor& tensor : layout.tensors) {
+    tensor.allowed = ChoiceNamed("auto:int8").value_or(CodecChoice()).allowed;
+  }
   for (const std::size_t node : {0U, 1U}) planning.OnLayout(node, Shared(layout), {});
+  return planning;
+}
+
+// One that every node has measured may be chosen, with the slowest node's cost.
+TEST(CodecPlans, EncodeWhatTheyMayOnceTimesAreKnown) {
+  Planning planning = PlanningWithAChoice();
   planning.OnPlanMade(Made(NextStep<MakePlan>(planning)));
   const auto first = NextStep<PlanOffer>(planning);
   ASSERT_NE(first.plan, nullptr);
@@ -67,6 +73,48 @@ TEST(CodecPlans, EncodeWhatTheyMayOnceTimesAreKnown) {
   EXPECT_TRUE(offer.plan->verdict.pays);
   EXPECT_FALSE(offer.plan->codecs.empty());
   EXPECT_LT(offer.plan->predicted_s, offer.plan->verdict.plain_s);
+}
+
+// What each makes of the job from that iteration on, until the plan asked for is in force.
+MakePlan Replanned(Planning& planning, std::uint64_t iteration, double s_per_byte) {
+  for (const std::size_t node : {0U, 1U}) {
+    service::NodeSeen seen = SeenAt(iteration, kCodedTensors, 0.01, 0.005,
+                                    {.startup_s = 1e-3, .s_per_byte = s_per_byte});
+    seen.codecs = {{.codec = Codec::kInt8,
+                    .share = 0.25,
+                    .encode_s_per_byte = 2e-10,
+                    .decode_s_per_byte = 2e-10}};
+    planning.OnTimesSeen(node, std::move(seen));
+  }
+  auto request = NextStep<MakePlan>(planning);
+  planning.OnPlanMade(Made(request));
+  const auto offer = NextStep<PlanOffer>(planning);
+  for (const std::size_t node : {0U, 1U}) {
+    planning.OnPlanAck(node, request.version, offer.hash, iteration);
+  }
+  planning.DrainSteps();
+  return request;
+}
+
+TEST(CodecPlans, CountHowOftenTheyStopped) {
+  Planning planning = PlanningWithAChoice();
+  planning.OnPlanMade(Made(NextStep<MakePlan>(planning)));
+  const auto first = NextStep<PlanOffer>(planning);
+  for (const std::size_t node : {0U, 1U}) planning.OnPlanAck(node, 1, first.hash, 0);
+  planning.DrainSteps();
+  constexpr double kSlow = 1e-8;
+  constexpr double kFast = 1e-11;
+  std::uint64_t iteration = 3;
+  std::vector<std::uint32_t> stops;
+  for (const double s_per_byte : {kSlow, kFast, kSlow, kSlow, kFast, kFast}) {
+    stops.push_back(Replanned(planning, iteration, s_per_byte).codec_stops);
+    iteration += 16;
+  }
+  EXPECT_EQ(stops, (std::vector<std::uint32_t>{0, 0, 1, 1, 1, 2}));
+  // Who chooses anew begins anew.
+  planning.SetCodec(ChoiceNamed("auto:bf16").value_or(CodecChoice()));
+  Replanned(planning, iteration, kFast);
+  EXPECT_EQ(Replanned(planning, iteration + 16, kFast).codec_stops, 0U);
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ class FollowerTest : public testing::Test {
   // With another follower, which knows nothing of what was before.
   void BeginAnew(service::FollowerOptions options) {
     std::destroy_at(&follower_);
-    std::construct_at(&follower_, std::move(options));
+    std::construct_at(&follower_, std::move(options), directory_);
   }
 
   using Texts = std::map<std::uint64_t, std::string>;
@@ -104,7 +104,8 @@ class FollowerTest : public testing::Test {
     return heard;
   }
 
-  Follower follower_{{.node_name = "b", .lanes = {1}}};
+  service::JobDirectory directory_;
+  Follower follower_{{.node_name = "b", .lanes = {1}}, directory_};
   TimeNs now_ = kSecond;
 };
 

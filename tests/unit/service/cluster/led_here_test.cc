@@ -88,12 +88,14 @@ class LedHereTest : public testing::Test {
 
   std::uint64_t numbers_ = 40;
   // Its lanes and the rest are of jobs of several nodes.
+  service::JobDirectory directory_;
   Follower plans_{{.node_name = "a",
                    .lanes = {1, 2},
                    .gpu_lanes = 1,
                    .hash_salt = 1,
                    .policy = Policy::kExact,
-                   .next_number = [this] { return ++numbers_; }}};
+                   .next_number = [this] { return ++numbers_; }},
+                  directory_};
 };
 
 // A leader on another node would end the connection for them.
@@ -266,7 +268,8 @@ TEST_F(LedHereTest, WhatPeopleAskGoesToDispatchAtOnce) {
 }
 
 TEST_F(LedHereTest, ARankThatIsRefusedAJobOfThatNameElsewhereEndsNothing) {
-  Follower lonely{{.node_name = "a", .lanes = {}}};
+  service::JobDirectory directory;
+  Follower lonely{{.node_name = "a", .lanes = {}}, directory};
   lonely.OnRankAttached(Rank(0));
   service::RankRefused refused;
   refused.job = "train5";
@@ -279,7 +282,8 @@ TEST_F(LedHereTest, ARankThatIsRefusedAJobOfThatNameElsewhereEndsNothing) {
 
 // Whatever the environment of its ranks says: nobody sums for it.
 TEST_F(LedHereTest, NeedsNoServer) {
-  Follower lonely{{.node_name = "a", .lanes = {}}};
+  service::JobDirectory directory;
+  Follower lonely{{.node_name = "a", .lanes = {}}, directory};
   auto rank = Rank(0);
   rank.world_size = 1;
   rank.architecture = service::kServersName;

@@ -34,7 +34,7 @@ service::LeaderOptions OptionsOf(const MeetingOptions& options, std::uint64_t& k
 
 MeetingNode::MeetingNode(std::string node_name, std::size_t lanes_count, bool server,
                          std::uint64_t salt)
-    : name(std::move(node_name)), follower(OptionsOf(name, lanes_count, server, salt)) {
+    : name(std::move(node_name)), follower(OptionsOf(name, lanes_count, server, salt), directory) {
   facts = {.protocol_version = 1,
            .program = "headraced 0.1.0",
            .name = name,
@@ -58,7 +58,7 @@ std::string MeetingNode::waits() const {
 }
 
 Meeting::Meeting(MeetingOptions options)
-    : options_(std::move(options)), leader_(OptionsOf(options_, keys_)) {}
+    : options_(std::move(options)), leader_(OptionsOf(options_, keys_), directory_) {}
 
 MeetingNode& Meeting::AddNode(const std::string& name, std::uint64_t salt) {
   nodes_.push_back(std::make_unique<MeetingNode>(name, options_.lanes_count, false, salt));

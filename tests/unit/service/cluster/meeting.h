@@ -25,6 +25,7 @@ struct MeetingNode {
 
   std::string name;
   service::NodeFacts facts;
+  service::JobDirectory directory;
   service::Follower follower;
   service::NodeId id = 0;  // of its connection; 0: there is none
   bool wants_leader = false;
@@ -107,6 +108,7 @@ class Meeting {
 
   MeetingOptions options_;
   TimeNs now_ = 1000 * kSecond;
+  service::JobDirectory directory_;
   service::Leader leader_;
   std::uint64_t keys_ = 0;
   std::vector<service::MakePlan> plans_wanted_;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 
+#include "ipc/base/codecs.h"
 #include "tests/support/client_end.h"
 #include "tests/support/expect_text.h"
 
@@ -125,6 +126,38 @@ TEST_F(CheckRecordTest, RefusesEachFieldByItsName) {
   refuse([](ipc::Record& r) { r.root = kRanks; }, "field root is 4: the job has 4 ranks");
   refuse([](ipc::Record& r) { r.root = UINT32_MAX; }, "field root is 4294967295");
   refuse([](ipc::Record& r) { r.timeout_ms = kTimeoutMsMax + 1; }, "field timeout_ms is 86400001");
+}
+
+TEST_F(CheckRecordTest, TakesACodecThatNeedsNoResidualOfASumOfFloats) {
+  ipc::Record record = Good();
+  EXPECT_EQ(Check(record)->codec, Codec());
+  for (const Codec codec : {Codec::kBFloat16, Codec::kFloat16, Codec::kInt8Stochastic,
+                            Codec::kInt4Stochastic, Codec::kLossless}) {
+    record.tag = SteeringValue(codec);
+    const Result<OperationSpec> spec = Check(record);
+    ASSERT_TRUE(spec.ok()) << spec.error().text();
+    EXPECT_EQ(spec->codec, codec);
+  }
+  for (const Codec codec : {Codec::kInt8, Codec::kInt4, Codec::kFloat8E4M3, Codec::kFloat8E5M2,
+                            Codec::kSign, Codec::kTopK, Codec::kRandomK}) {
+    record.tag = SteeringValue(codec);
+    ExpectRefused(record, Code::kInvalidArgument, "field tag");
+  }
+  for (const std::uint64_t tag :
+       {std::uint64_t{13}, std::uint64_t{0x101}, std::uint64_t{0x10001}, UINT64_MAX}) {
+    record.tag = tag;
+    ExpectRefused(record, Code::kInvalidArgument, "field tag");
+  }
+  record.tag = SteeringValue(Codec::kBFloat16);
+  record.reduction = static_cast<std::uint8_t>(Reduction::kMax);
+  ExpectRefused(record, Code::kInvalidArgument, "field tag");
+  record.reduction = static_cast<std::uint8_t>(Reduction::kAverage);
+  EXPECT_TRUE(Check(record).ok());
+  record.dtype = static_cast<std::uint8_t>(DType::kInt32);
+  ExpectRefused(record, Code::kInvalidArgument, "field tag");
+  record.dtype = static_cast<std::uint8_t>(DType::kFloat32);
+  record.kind = static_cast<std::uint8_t>(Collective::kBroadcast);
+  ExpectRefused(record, Code::kInvalidArgument, "field tag");
 }
 
 // The node of its other side would take the notice of it for none, and end the connection.

@@ -207,5 +207,85 @@ TEST(Compressed, NothingIsWhereAllRanksAreOnOneNode) {
   }
 }
 
+// An all-reduce that ranks post with a codec, or, for one of them, with another.
+struct CompressedOperation {
+  CompressedOperation(std::uint64_t count, Codec codec, std::uint32_t other_rank, Codec other)
+      : cluster({.nodes_count = 2}) {
+    for (std::size_t node = 0; node < ranks.size(); ++node) {
+      for (const std::uint32_t rank : ranks[node]) {
+        clients.push_back(&cluster.node(node).Attach(job, rank, std::size_t{1} << 17U));
+      }
+    }
+    cluster.Form(job, ranks, std::uint64_t{1} << 14U);
+    cluster.Advance(kMillisecond);
+    for (ClientEnd* client : clients) {
+      for (std::size_t i = 0; i < count; ++i) {
+        client->Elements<float>()[i] = CompressedFleet::Given(client->rank(), i);
+      }
+      ipc::Record record = OnSegment(Collective::kAllReduce, DType::kFloat32, count);
+      record.tag = SteeringValue(client->rank() == other_rank ? other : codec);
+      client->Post(record);
+    }
+    cluster.Advance(kSecond);
+  }
+  CompressedOperation(std::uint64_t count, Codec codec)
+      : CompressedOperation(count, codec, UINT32_MAX, codec) {}
+  float Sum(std::size_t element) const {
+    float sum = 0;
+    for (const ClientEnd* client : clients) sum += CompressedFleet::Given(client->rank(), element);
+    return sum;
+  }
+  // The largest error; all ranks have the same bits.
+  double Error(std::size_t count) const {
+    double worst = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const float got = clients[0]->Elements<float>()[i];
+      worst = std::max(worst, std::abs(double{got} - double{Sum(i)}));
+      for (const ClientEnd* client : clients) EXPECT_EQ(client->Elements<float>()[i], got) << i;
+    }
+    return worst;
+  }
+
+  std::vector<std::vector<std::uint32_t>> ranks = {{0, 1}, {2}};
+  JobSpec job{.world_size = 3, .rendezvous = "a:7733"};
+  HandDrivenCluster cluster;
+  std::vector<ClientEnd*> clients;
+};
+
+TEST(CompressedOperations, CrossEncodedWhereTheyAreLarge) {
+  constexpr std::uint64_t kCount = 12345;
+  for (const Codec codec : {Codec::kBFloat16, Codec::kFloat16, Codec::kInt8Stochastic}) {
+    CompressedOperation large(kCount, codec);
+    for (const ClientEnd* client : large.clients) ExpectOk(*client, 1);
+    const double error = large.Error(kCount);
+    // Rounded by chance they are off by twice as much at most.
+    EXPECT_LE(error, 6 * transport::ErrorBound(codec) + 1e-6) << Name(codec);
+    EXPECT_GT(error, 3e-5) << Name(codec);
+    CompressedOperation small(kSmall, codec);
+    EXPECT_LE(small.Error(kSmall), 1e-6) << Name(codec);
+  }
+  CompressedOperation lossless(kCount, Codec::kLossless);
+  CompressedOperation plain(kCount, Codec::kNone);
+  lossless.Error(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    ASSERT_EQ(lossless.clients[0]->Elements<float>()[i], plain.clients[0]->Elements<float>()[i]);
+  }
+}
+
+TEST(CompressedOperations, OfOtherCodecsAreNoneTogether) {
+  CompressedOperation on_a_node(8192, Codec::kBFloat16, 1, Codec::kFloat16);
+  EXPECT_EQ(on_a_node.clients[0]->Read(1).code, Code::kMismatch);
+  EXPECT_EQ(on_a_node.clients[1]->Read(1).code, Code::kMismatch);
+  CompressedOperation on_two(8192, Codec::kBFloat16, 2, Codec::kFloat16);
+  std::vector<Code> codes;
+  for (std::size_t node = 0; node < 2; ++node) {
+    for (const auto* failed : on_two.cluster.node(node).peers().Of<service::JobFailed>()) {
+      codes.push_back(failed->code);
+    }
+  }
+  EXPECT_EQ(codes, (std::vector<Code>(codes.size(), Code::kMismatch)));
+  EXPECT_FALSE(codes.empty());
+}
+
 }  // namespace
 }  // namespace headrace::support

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace headrace::service {
 namespace {
 
@@ -70,6 +72,28 @@ TEST(LaneSamples, OfOneSizeTheStartupIsThatOfThePrior) {
   const transport::CostLine line = samples.Fit({2e-4, 1e-8});
   EXPECT_NEAR(line.startup_s, 2e-4, 5e-5);
   EXPECT_NEAR(line.Seconds(4e6), kTrue.Seconds(4e6), 0.01 * kTrue.Seconds(4e6));
+}
+
+// It was measured while others were at it, say.
+TEST(LaneSamples, WithFewSamplesThePriorIsNoSlowerThanWhatWasSeen) {
+  LaneSamples samples;
+  samples.AddBound(4e6, 0.1);
+  const transport::CostLine slow{1e-3, 1e-5};
+  transport::CostLine line = samples.Fit(slow);
+  EXPECT_NEAR(line.Seconds(4e6), 0.1, 1e-9);
+  EXPECT_NEAR(line.startup_s / line.s_per_byte, slow.startup_s / slow.s_per_byte, 1e-6);
+  EXPECT_EQ(samples.Fit(kTrue), kTrue) << "which is quicker";
+  samples.Add(4e6, 0.04);
+  samples.AddBound(1e6, 0.02);
+  line = samples.Fit(slow);
+  EXPECT_NEAR(line.Seconds(4e6), 0.04, 1e-9);
+  // Bounds are no samples.
+  for (int i = 0; i < 20; ++i) samples.AddBound(4e6, 0.04);
+  EXPECT_NEAR(samples.Fit(slow).Seconds(4e6), 0.04, 1e-9);
+  samples.AddBound(0, 1);
+  samples.AddBound(4e6, 0);
+  samples.AddBound(4e6, std::numeric_limits<double>::quiet_NaN());
+  EXPECT_NEAR(samples.Fit(slow).Seconds(4e6), 0.04, 1e-9);
 }
 
 TEST(LaneSamples, WithoutSamplesThePriorStands) { EXPECT_EQ(LaneSamples().Fit(kTrue), kTrue); }

@@ -296,6 +296,29 @@ TEST(Nodes, FindOutWhenUnequalOperationsHaveEqualSharesOfRails) {
   }
 }
 
+TEST(Nodes, SayThatTheySendOverAnotherRailAndThatTheFirstIsBack) {
+  Spread spread(
+      Ranks{{0}, {1}}, true,
+      {.exchange = {.name = "net0", .piece_size = 8192}, .rails_count = 2, .rails_stand_in = true});
+  const std::vector<std::string>& events = spread.cluster.node(0).watch_tap().events;
+  const std::size_t before = events.size();
+  spread.cluster.CutRail(0, 1, 1, transport::Silence::kSilent);
+  spread.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, kLargest));
+  spread.cluster.Advance(kSecond);
+  for (const ClientEnd* client : spread.clients) {
+    ExpectOk(*client, 1);
+    EXPECT_EQ(client->Elements<float>()[kLargest - 1], 100 + 2 * (kLargest - 1));
+  }
+  ASSERT_EQ(events.size(), before + 1);
+  EXPECT_TEXT(events.back(), "to node b", "acknowledged nothing", "nothing has ended");
+  EXPECT_EQ(ipc::GetText(spread.cluster.node(0).LaneRow(2).transport), "simulated for simulated");
+  spread.cluster.MendRail(0, 1, 1);
+  spread.cluster.Advance(5 * kSecond);
+  ASSERT_EQ(events.size(), before + 2);
+  EXPECT_TEXT(events.back(), "to node b", "again");
+  EXPECT_EQ(ipc::GetText(spread.cluster.node(0).LaneRow(2).transport), "simulated");
+}
+
 TEST(Nodes, FindOutWhenTheyMeanDifferentRootsOnOneNode) {
   Spread spread(Ranks{{0}, {1, 2}});
   for (std::uint32_t rank = 0; rank < 3; ++rank) {

@@ -21,7 +21,9 @@ ReportQuorum Asked() {
           .members = {{.member = 0, .state = MemberState::kAsks},
                       {.member = 2, .state = MemberState::kAttached},
                       {.member = 5, .state = MemberState::kLost, .cause = "pid 12 on node b"},
-                      {.member = kApplicantsFrom + 1, .state = MemberState::kSpare}}};
+                      {.member = kApplicantsFrom + 1, .state = MemberState::kSpare}},
+          .meets_here = false,
+          .places_epoch = 8};
 }
 
 TEST(QuorumWire, QuestionAndAnswersPassUnchanged) {
@@ -34,6 +36,8 @@ TEST(QuorumWire, QuestionAndAnswersPassUnchanged) {
   EXPECT_EQ(asked.rules.min_world, 2U);
   EXPECT_EQ(asked.rules.grace_ms, 5000U);
   EXPECT_EQ(asked.members, Asked().members);
+  EXPECT_FALSE(asked.meets_here);
+  EXPECT_EQ(asked.places_epoch, 8U);
   EXPECT_EQ(Passed(LeaveQuorum{.job = 8}).job, 8U);
   EXPECT_EQ(Passed(AnnounceQuorumWaits{.job = 9, .text = "member 2"}).text, "member 2");
   const AnnounceQuorum decided =
@@ -72,6 +76,42 @@ TEST(QuorumWire, RefusesQuestionsThatNoServiceAsks) {
   ExpectRefused(with([](auto report) { report.getMembers()[0].setState(0); }), {"state 0"});
   ExpectRefused(with([](auto report) { report.getMembers()[0].setState(4); }), {"state 4"});
   ExpectRefused(with([](auto report) { report.initMembers(transport::kMembersMax + 1); }), {"65"});
+}
+
+ReportJobPlaces Known() {
+  return {.name = "train",
+          .uid = 1000,
+          .places = {.membership = {.generation = 3, .members = {0, 2}},
+                     .epoch = 9,
+                     .places = {{"b", ""}, {"c", "10.0.0.3:7733"}},
+                     .former = {{"a", "10.0.0.1:7733"}}}};
+}
+
+TEST(QuorumWire, PlacesPassUnchanged) {
+  const ReportJobPlaces report = Passed(Known());
+  EXPECT_EQ(report.name, "train");
+  EXPECT_EQ(report.uid, 1000U);
+  EXPECT_EQ(report.places, Known().places);
+  const AnnounceJobPlaces announced = Passed(AnnounceJobPlaces{.job = 4, .places = Known().places});
+  EXPECT_EQ(announced.job, 4U);
+  EXPECT_EQ(announced.places, Known().places);
+  ReportJobPlaces undecided = Known();
+  undecided.places.membership = {};
+  EXPECT_EQ(Passed(undecided).places, undecided.places);
+}
+
+TEST(QuorumWire, RefusesPlacesThatNoJobHas) {
+  const auto with = [](auto change) {
+    return Pass(Known(), [&](QuorumBuilder root) { change(root.getReportJobPlaces()); });
+  };
+  ExpectRefused(with([](auto report) { report.setName("two words"); }));
+  ExpectRefused(with([](auto report) { report.getPlaces().setEpoch(0); }));
+  ExpectRefused(with([](auto report) { report.getPlaces().setEpoch(kEpochMax); }));
+  ExpectRefused(with([](auto report) { report.getPlaces().getMembers().set(0, 9); }));
+  ExpectRefused(with([](auto report) { report.getPlaces().initMembers(0); }));
+  ExpectRefused(with([](auto report) { report.getPlaces().getPlaces()[0].setNode("b c"); }));
+  ExpectRefused(with([](auto report) { report.getPlaces().initPlaces(transport::kNodesMax + 1); }));
+  ExpectRefused(with([](auto report) { report.getPlaces().initFormer(kFormerLeadersMax + 1); }));
 }
 
 TEST(QuorumWire, RefusesDecisionsThatNoLeaderMakes) {

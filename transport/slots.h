@@ -45,6 +45,12 @@ class Slots {
     Slot& slot = slots_[index];
     return slot.taken && slot.use == id / kSlotsMax ? &slot.record : nullptr;
   }
+  const Record* Find(std::uint32_t id) const {
+    const std::uint32_t index = id % kSlotsMax;
+    if (index >= slots_.size()) return nullptr;
+    const Slot& slot = slots_[index];
+    return slot.taken && slot.use == id / kSlotsMax ? &slot.record : nullptr;
+  }
 
   // Calls `see(id, record)` for each record in use; it may give that one back.
   template <typename See>

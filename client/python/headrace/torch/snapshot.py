@@ -1,0 +1,82 @@
+"""Training state as one value: copied, sent to other ranks as bytes, and put back.
+
+A value is a number, text, None, a tensor, or a list, tuple or mapping of such. Nothing that is read can run code.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def copied(value: Any, before: Any = None, name: str = "state") -> Any:
+    """A copy, of mappings as dicts, which has the memory of ``before``, a copy that nobody needs any more, where
+    that is as large. TypeError, which says where, for what is no such value.
+    """
+    if torch.is_tensor(value):
+        source = value.detach()
+        if (
+            torch.is_tensor(before)
+            and (before.shape, before.dtype) == (source.shape, source.dtype)
+            and before.device == source.device
+        ):
+            return before.copy_(source)
+        return source.clone()
+    if isinstance(value, Mapping):
+        old = before if isinstance(before, dict) else {}
+        return {key: copied(each, old.get(key), f"{name}[{key!r}]") for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        same = isinstance(before, (list, tuple)) and len(before) == len(value)
+        parts = [copied(each, before[i] if same else None, f"{name}[{i}]") for i, each in enumerate(value)]
+        return parts if isinstance(value, list) else tuple(parts)
+    if not isinstance(value, _PLAIN):
+        raise TypeError(
+            f"{name} is a {type(value).__name__}: a state holds numbers, text, None, tensors, lists, tuples and "
+            "dicts of these, and objects whose state_dict() is made of them"
+        )
+    return value
+
+
+def packed(value: Any) -> torch.Tensor:
+    """A value as copied() makes it, as bytes."""
+    tensors: list[torch.Tensor] = []
+    text = json.dumps(_encoded(value, tensors)).encode()
+    file = io.BytesIO()
+    torch.save((torch.frombuffer(bytearray(text), dtype=torch.uint8), tensors), file)
+    return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+
+
+def unpacked(data: torch.Tensor) -> Any:
+    """What packed() was given, with its tensors on the CPU."""
+    file = io.BytesIO(data.numpy().tobytes())
+    text, tensors = torch.load(file, map_location="cpu", weights_only=True)
+    return _decoded(json.loads(bytes(text.numpy())), tensors)
+
+
+def _encoded(value: Any, tensors: list[torch.Tensor]) -> Any:
+    if torch.is_tensor(value):
+        tensors.append(value)
+        return ["tensor", len(tensors) - 1]
+    if isinstance(value, dict):
+        return ["dict", [[_encoded(key, tensors), _encoded(each, tensors)] for key, each in value.items()]]
+    if isinstance(value, (list, tuple)):
+        return ["list" if isinstance(value, list) else "tuple", [_encoded(each, tensors) for each in value]]
+    return value
+
+
+def _decoded(value: Any, tensors: list[torch.Tensor]) -> Any:
+    if not isinstance(value, list):
+        return value
+    kind, inside = value
+    if kind == "tensor":
+        return tensors[inside]
+    if kind == "dict":
+        return {_decoded(key, tensors): _decoded(each, tensors) for key, each in inside}
+    parts = [_decoded(each, tensors) for each in inside]
+    return parts if kind == "list" else tuple(parts)

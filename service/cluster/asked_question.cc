@@ -1,0 +1,106 @@
+#include "service/cluster/asked_question.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "transport/transport.h"
+
+namespace headrace::service {
+
+Error LeftOut(const std::string& job, std::uint32_t member) {
+  return Error(Code::kMismatch,
+               fmt::format("job {} goes on without member {}, which did not come in time: end this "
+                           "process",
+                           job, member));
+}
+
+std::string DescribeDecision(const std::string& job, const Quorum& quorum) {
+  std::vector<std::string> lost;
+  for (const LostMember& each : quorum.lost) {
+    lost.push_back(fmt::format("member {} ({})", each.member, each.cause));
+  }
+  const std::vector<std::uint32_t>& members = quorum.membership.members;
+  const auto first_new =
+      std::ranges::lower_bound(members, Quorum::FirstNew(quorum.membership.generation));
+  const std::vector<std::uint32_t> joined(first_new, members.end());
+  return fmt::format("job {} goes on with {} of {} ranks{}{}{}{}", job, members.size(),
+                     members.size() - joined.size() + lost.size(),
+                     lost.empty() ? "" : "; lost: ", fmt::join(lost, ", "),
+                     joined.empty() ? "" : "; joined: member ", fmt::join(joined, ", member "));
+}
+
+ReportQuorum DescribeMembers(std::uint32_t number, const AskedQuestion& question,
+                             const KnownMembers::Job* job) {
+  ReportQuorum report{.job = number,
+                      .name = question.key.first,
+                      .uid = question.key.second,
+                      .membership = {},
+                      .rules = {},
+                      .members = {}};
+  std::map<std::uint32_t, MemberReport> members;
+  if (job != nullptr) {
+    report.epoch = job->epoch;
+    for (const auto& [number_of, member] : job->members) {
+      const bool lost = !member.lost.empty();
+      members[number_of] = {.member = number_of,
+                            .state = lost ? MemberState::kLost : MemberState::kAttached,
+                            .cause = member.lost};
+    }
+  }
+  for (const auto& [number_of, asker] : question.askers) {
+    members[number_of] = {.member = number_of, .state = MemberState::kAsks};
+    report.epoch = std::max(report.epoch, asker.ask.epoch);
+    report.rules.min_world = std::max(report.rules.min_world, asker.ask.rules.min_world);
+    report.rules.grace_ms = std::max(report.rules.grace_ms, asker.ask.rules.grace_ms);
+    if (IsNewer(asker.ask.membership, report.membership)) report.membership = asker.ask.membership;
+  }
+  // Where nobody asks, those that the node knows stand for a membership that any other is newer
+  // than.
+  const bool asked = !question.askers.empty();
+  for (auto& [number_of, member] : members) {
+    if (!asked && report.members.size() < transport::kMembersMax) {
+      report.membership.members.push_back(number_of);
+    }
+    if (report.membership.RankOf(number_of)) report.members.push_back(std::move(member));
+  }
+  // Of a job of which nothing is known here there is one member at least.
+  if (report.membership.members.empty()) report.membership.members.push_back(0);
+  for (const auto& [number_of, applicant] : question.applicants) {
+    if (report.members.size() >= transport::kMembersMax) break;
+    const bool spare = applicant.ask.role == MemberRole::kSpare;
+    report.members.push_back(
+        {.member = number_of, .state = spare ? MemberState::kSpare : MemberState::kJoins});
+    report.rules.min_world = std::max(report.rules.min_world, applicant.ask.rules.min_world);
+  }
+  return report;
+}
+
+std::vector<QuorumPlace> PlacesOf(const JobPlaces* known, const std::set<std::string>& rendezvous,
+                                  const FollowerOptions& options) {
+  std::vector<QuorumPlace> places;
+  const auto add = [&places](QuorumPlace place) {
+    const bool is_there =
+        std::ranges::find(places, place.leader, &QuorumPlace::leader) != places.end();
+    if (!is_there) places.push_back(std::move(place));
+  };
+  const bool led_here = rendezvous.contains("");
+  if (known != nullptr && !led_here) {
+    for (const JobPlace& where : known->places) {
+      // One that this service may not reach, or cannot, counts as gone.
+      const Result<std::string> leader = options.leader_at(where);
+      if (leader) add({.where = where, .leader = *leader});
+    }
+  }
+  const bool meets = places.empty();
+  for (const std::string& leader : rendezvous) {
+    add({.where = {.node = {}, .address = options.address_of(leader)},
+         .leader = leader,
+         .meets = meets});
+  }
+  return places;
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,252 @@
+// One wire over two rails, without what is above it.
+#include "transport/rails/rail_wire.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/support/loopback/simulated_wire.h"
+
+namespace headrace::transport {
+namespace {
+
+constexpr std::uint64_t kKey = 77;
+constexpr std::size_t kLarge = 40'000;  // its send ends when it was acknowledged
+constexpr std::size_t kSmall = 100;
+
+// Accepts what comes, and writes down what it is told.
+class Owner final : public WireEvents {
+ public:
+  explicit Owner(Wire& wire) : wire_(wire) {}
+  void Announced(const MessageHeader& header, std::size_t size, ArrivalId arrival) override {
+    announced.push_back(header.position);
+    if (!accepts) return wire_.Drop(arrival);
+    memory.emplace_back(size);
+    wire_.Accept(arrival, memory.back().data(), header.position);
+  }
+  void Sent(std::uint64_t token, Code code) override { sent.emplace_back(token, code); }
+  void Received(std::uint64_t, Code code) override { received.push_back(code); }
+  void LinkFailed(LinkId, const std::string& cause) override { failed.push_back(cause); }
+  void LinkMoved(LinkId, const LinkMove& move) override { moves.push_back(move); }
+
+  bool accepts = true;
+  std::vector<std::uint64_t> announced;
+  std::vector<std::pair<std::uint64_t, Code>> sent;
+  std::vector<Code> received;
+  std::vector<std::string> failed;
+  std::vector<LinkMove> moves;
+  std::vector<std::vector<std::byte>> memory;
+
+ private:
+  Wire& wire_;
+};
+
+struct End {
+  End(SimulatedNetwork& network, const std::string& name, std::uint64_t id)
+      : wire({&network.AddWire(name), &network.AddWire(name + "1")}, id), owner(wire) {}
+
+  RailWire wire;
+  Owner owner;
+};
+
+class RailWirePair : public ::testing::Test {
+ protected:
+  void Send(std::uint64_t token, std::size_t size) {
+    bytes_.resize(kLarge, std::byte{5});
+    a_.wire.Send(to_b_, {.key = kKey, .position = token}, bytes_.data(), size, token);
+  }
+  bool Step() {
+    bool worked = false;
+    for (End* const end : {&a_, &b_}) {
+      if (end == &b_ && b_is_gone_) continue;
+      end->wire.AdvanceTo(network_.now());
+      worked = end->wire.Progress(end->owner) || worked;
+      worked = !end->wire.PrepareToSleep() || worked;
+    }
+    return worked;
+  }
+  void RunTo(TimeNs until) {
+    while (network_.now() < until) {
+      if (Step()) continue;
+      const TimeNs due =
+          std::min({network_.NextDue(), a_.wire.NextDeadline(), b_.wire.NextDeadline(), until});
+      network_.AdvanceTo(std::max(due, network_.now()));
+    }
+  }
+  void RunFor(TimeNs time_ns) { RunTo(network_.now() + time_ns); }
+  // As if `from` had sent it over the rail.
+  void Inject(const std::string& to, MessageHeader header, std::size_t size = 0) {
+    network_.Inject(to, header, std::vector<std::byte>(size));
+  }
+
+  SimulatedNetwork network_{{.latency_ns = 100 * kMicrosecond, .eager_size = kLarge}};
+  End a_{network_, "a", 1};
+  End b_{network_, "b", 2};
+  LinkId to_b_ = *a_.wire.Connect(b_.wire.address(), kKey, 1);
+  LinkId to_a_ = *b_.wire.Connect(a_.wire.address(), kKey, 0);
+  std::vector<std::byte> bytes_;
+  bool b_is_gone_ = false;
+};
+
+using Sends = std::vector<std::pair<std::uint64_t, Code>>;
+
+TEST_F(RailWirePair, EndsALargeSendWhenItWasAcknowledgedAndASmallOneWhenItHasLeft) {
+  Send(1, kSmall);
+  Send(2, kLarge);
+  RunFor(50 * kMicrosecond);
+  EXPECT_EQ(a_.owner.sent, (Sends{{1, Code::kOk}}));
+  RunFor(kMillisecond);
+  EXPECT_EQ(a_.owner.sent, (Sends{{1, Code::kOk}, {2, Code::kOk}}));
+  EXPECT_EQ(b_.owner.announced, (std::vector<std::uint64_t>{1, 2}));
+}
+
+TEST_F(RailWirePair, SendsASmallMessageAgainFromItsCopy) {
+  network_.CutOneWay("a", "b", Silence::kSilent);
+  Send(1, kSmall);
+  RunFor(kMillisecond);
+  EXPECT_EQ(a_.owner.sent, (Sends{{1, Code::kOk}}));
+  std::ranges::fill(bytes_, std::byte{9});
+  RunFor(200 * kMillisecond);
+  ASSERT_EQ(b_.owner.memory.size(), 1U);
+  EXPECT_EQ(b_.owner.memory[0], std::vector<std::byte>(kSmall, std::byte{5}));
+  EXPECT_EQ(a_.owner.sent.size(), 1U);
+}
+
+TEST_F(RailWirePair, SendsNothingTwiceThatIsNotLost) {
+  for (std::uint64_t token = 1; token <= 5000; ++token) {
+    Send(token, token % 7 == 0 ? kLarge : kSmall);
+    RunFor(30 * kMicrosecond);
+  }
+  RunFor(100 * kMillisecond);
+  EXPECT_EQ(b_.owner.announced.size(), 5000U);
+  EXPECT_EQ(a_.owner.sent.size(), 5000U);
+  EXPECT_EQ(b_.wire.duplicates_count(), 0U);
+  EXPECT_TRUE(a_.owner.moves.empty());
+}
+
+// More than may be under way: the rest waits, and everything arrives.
+TEST_F(RailWirePair, KeepsWithinTheWindow) {
+  constexpr std::uint64_t kCount = 3 * ReceivedWindow::kSize;
+  for (std::uint64_t token = 1; token <= kCount; ++token) Send(token, 0);
+  RunFor(100 * kMillisecond);
+  EXPECT_EQ(b_.owner.announced.size(), kCount);
+  EXPECT_EQ(b_.wire.malformed_count(), 0U);
+  EXPECT_EQ(a_.owner.sent.size(), kCount);
+}
+
+TEST_F(RailWirePair, AcknowledgesAfterItsLinkWasClosed) {
+  Send(1, kLarge);
+  b_.wire.Close(to_a_);
+  RunFor(kMillisecond);
+  EXPECT_TRUE(b_.owner.announced.empty());
+  EXPECT_EQ(a_.owner.sent, (Sends{{1, Code::kOk}}));
+  EXPECT_EQ(b_.wire.links_count(), 1U);
+  RunFor(RailWire::kLingerNs);
+  EXPECT_EQ(b_.wire.links_count(), 0U);
+  EXPECT_EQ(b_.wire.NextDeadline(), kNever);
+}
+
+TEST_F(RailWirePair, LetsGoOfMemoryAtOnceWhenALinkIsClosedWithSendsOpen) {
+  network_.Dam("a", "b");
+  Send(1, kLarge);
+  Send(2, kSmall);
+  a_.wire.Close(to_b_);
+  RunFor(kMillisecond);
+  EXPECT_EQ(a_.owner.sent, (Sends{{1, Code::kCancelled}, {2, Code::kCancelled}}));
+  EXPECT_EQ(network_.open_count(), 0U);
+  EXPECT_EQ(a_.wire.links_count(), 0U);
+}
+
+TEST_F(RailWirePair, RefusesAnAddressOfAnotherNumberOfRails) {
+  RailWire third({&network_.AddWire("c")}, 3);
+  EXPECT_EQ(a_.wire.Connect(third.address(), 5, 0).error().code(), Code::kUnavailable);
+  EXPECT_EQ(a_.wire.Connect("simulated:b", 5, 0).error().code(), Code::kUnavailable);
+  EXPECT_EQ(a_.wire.links_count(), 1U);
+}
+
+// Whoever knows the key may lie about what has come; it says nothing of other links, and what was
+// not sent cannot have come.
+TEST_F(RailWirePair, IgnoresAcknowledgementsOfWhatWasNotSent) {
+  network_.Dam("a", "b");
+  Send(1, kLarge);
+  const MessageHeader lie{.position = kKey, .operation_count = 2, .kind = 1, .acknowledged = 900};
+  Inject("a", lie);
+  MessageHeader other = lie;
+  other.position = kKey + 1;
+  other.acknowledged = 2;
+  Inject("a", other);
+  other = lie;
+  other.operation_count = 12345;  // a wire that nobody knows
+  other.acknowledged = 2;
+  Inject("a", other);
+  RunFor(10 * kMillisecond);
+  EXPECT_TRUE(a_.owner.sent.empty());
+  EXPECT_EQ(a_.wire.malformed_count(), 1U);
+}
+
+TEST_F(RailWirePair, DropsWhatMakesNoSense) {
+  Inject("a", {.operation_count = 2, .kind = 99});
+  Inject("a", {.operation_count = 2, .kind = 3});                  // a pong without a number
+  Inject("a", {.position = 50, .operation_count = 2, .kind = 3});  // of no ping
+  Inject("a", {.operation_count = 2, .kind = 2}, 10);              // with bytes
+  Inject("a", {.key = kKey, .sender = 1, .sequence = 1 << 20});
+  Inject("a", {.key = kKey, .sender = 1, .sequence = 0});
+  RunFor(kMillisecond);
+  EXPECT_EQ(a_.wire.malformed_count(), 5U);
+  EXPECT_EQ(a_.wire.duplicates_count(), 1U);
+  EXPECT_TRUE(a_.owner.announced.empty());
+}
+
+// What comes for no link is for the owner of groups to count and drop.
+TEST_F(RailWirePair, PassesOnWhatIsForNoLink) {
+  a_.owner.accepts = false;
+  Inject("a", {.key = kKey + 1, .position = 8, .sender = 1, .sequence = 1});
+  Inject("a", {.key = kKey, .position = 9, .sender = 5, .sequence = 1});
+  RunFor(kMillisecond);
+  EXPECT_EQ(a_.owner.announced, (std::vector<std::uint64_t>{8, 9}));
+  EXPECT_EQ(network_.open_count(), 0U);
+}
+
+TEST_F(RailWirePair, AnswersAFloodOfPingsWithOnePongAtATime) {
+  network_.Dam("a", "b");
+  for (std::uint64_t number = 1; number <= 1000; ++number) {
+    Inject("a", {.position = number, .operation_count = 2, .kind = 2});
+  }
+  RunFor(10 * kMillisecond);
+  EXPECT_EQ(network_.open_count(), 1U);
+}
+
+TEST_F(RailWirePair, ChoosesAnotherRailWhenItsOwnCannotBeUsedFromTheStart) {
+  network_.Cut("a", "b", Silence::kTold);
+  RunFor(10 * kMillisecond);
+  ASSERT_EQ(a_.owner.moves.size(), 1U);
+  EXPECT_EQ(a_.owner.moves[0].messages, 0U);
+  Send(1, kLarge);
+  RunFor(kMillisecond);
+  EXPECT_EQ(b_.owner.announced, (std::vector<std::uint64_t>{1}));
+}
+
+TEST_F(RailWirePair, ReportsTheLinkAsFailedWhenNoRailIsLeft) {
+  Send(1, kLarge);
+  b_is_gone_ = true;
+  network_.Vanish("b", Silence::kTold);
+  network_.Vanish("b1", Silence::kTold);
+  RunFor(10 * kMillisecond);
+  network_.Vanish("b1", Silence::kTold);  // whoever connects to it now is told
+  RunFor(10 * kMillisecond);
+  EXPECT_EQ(a_.owner.sent, (Sends{{1, Code::kPeerLost}}));
+  ASSERT_EQ(a_.owner.failed.size(), 1U);
+  EXPECT_NE(a_.owner.failed[0].find("; over "), std::string::npos);
+  Send(2, kLarge);
+  RunFor(kMillisecond);
+  EXPECT_EQ(a_.owner.sent.back(), (std::pair{std::uint64_t{2}, Code::kPeerLost}));
+  a_.wire.Close(to_b_);
+  RunFor(kMillisecond);
+  EXPECT_EQ(a_.wire.links_count(), 0U);
+}
+
+}  // namespace
+}  // namespace headrace::transport

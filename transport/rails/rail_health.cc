@@ -1,0 +1,93 @@
+#include "transport/rails/rail_health.h"
+
+#include <algorithm>
+
+namespace headrace::transport {
+
+void RailHealth::OnAcknowledged(TimeNs now, TimeNs round_trip_ns, bool waits) {
+  // The longest fades by an eighth with each that is shorter.
+  round_trip_ns_ = std::clamp<TimeNs>(std::max(round_trip_ns, round_trip_ns_ - round_trip_ns_ / 8),
+                                      0, kRoundTripMax);
+  waiting_since_ns_ = waits ? now : kNever;
+}
+
+void RailHealth::OnFailed(std::size_t index, TimeNs now) {
+  Rail& rail = rails_[index];
+  const bool again = rail.backoff_ns != 0 && (rail.down || now - rail.back_ns < kStable);
+  rail.backoff_ns = again ? std::min(2 * rail.backoff_ns, kBackoffMax) : kBackoffMin;
+  rail.down = true;
+  rail.pinged_ns = kNever;
+  rail.retry_ns = now + rail.backoff_ns;
+  if (active_ != index) return;
+  if (waiting_since_ns_ != kNever) waiting_since_ns_ = now;
+  Choose();
+}
+
+bool RailHealth::OnAnswered(std::size_t index, TimeNs now) {
+  Rail& rail = rails_[index];
+  rail.pinged_ns = kNever;
+  rail.answered_ns = now;
+  if (!rail.down) return false;
+  rail.down = false;
+  rail.back_ns = now;
+  const std::optional<std::size_t> before = active_;
+  Choose();
+  // What is under way on the rail before goes on there, and has its time anew.
+  if (active_ != before && waiting_since_ns_ != kNever) waiting_since_ns_ = now;
+  return true;
+}
+
+void RailHealth::Choose() {
+  active_.reset();
+  for (std::size_t rail = 0; rail < rails_count_ && !active_; ++rail) {
+    if (!rails_[rail].down) active_ = rail;
+  }
+}
+
+TimeNs RailHealth::SuspectedNs() const {
+  if (waiting_since_ns_ == kNever || !active_) return kNever;
+  return waiting_since_ns_ + kSilence + round_trip_ns_;
+}
+
+TimeNs RailHealth::PingDue(std::size_t index) const {
+  const Rail& rail = rails_[index];
+  TimeNs due = kNever;
+  if (rail.down) {
+    due = rail.retry_ns;
+  } else if (active_ != index) {
+    // One answer for each silence.
+    const TimeNs suspected_ns = SuspectedNs();
+    const bool answered =
+        suspected_ns != kNever && rail.answered_ns != kNever && rail.answered_ns >= suspected_ns;
+    due = answered ? kNever : suspected_ns;
+  }
+  if (due == kNever || rail.pinged_ns == kNever) return due;
+  return std::max(due, rail.pinged_ns + kPingAgain);
+}
+
+bool RailHealth::MustPing(std::size_t rail, TimeNs now) const { return PingDue(rail) <= now; }
+
+TimeNs RailHealth::VerdictDue() const {
+  const TimeNs suspected_ns = SuspectedNs();
+  TimeNs due = kNever;
+  if (suspected_ns == kNever) return due;
+  for (std::size_t index = 0; index < rails_count_; ++index) {
+    const Rail& rail = rails_[index];
+    if (index == active_ || rail.down || rail.answered_ns == kNever) continue;
+    if (rail.answered_ns >= suspected_ns) due = std::min(due, rail.answered_ns + kGrace);
+  }
+  return due;
+}
+
+std::optional<TimeNs> RailHealth::IsSilent(TimeNs now) const {
+  if (VerdictDue() > now) return std::nullopt;
+  return now - waiting_since_ns_;
+}
+
+TimeNs RailHealth::NextDeadline() const {
+  TimeNs next = VerdictDue();
+  for (std::size_t rail = 0; rail < rails_count_; ++rail) next = std::min(next, PingDue(rail));
+  return next;
+}
+
+}  // namespace headrace::transport
