@@ -7,10 +7,11 @@
 // memory, the other pointers null.
 //
 // Every node posts the same transfers; `position` is what matches them: equal on every node, used
-// once in the life of a group, and growing in the order of the posts. Positions with the highest
-// bit set are an order of their own, which nodes may post in any interleaving with the other. A
-// node may be ahead of another: what arrives early waits for its transfer. All calls come from the
-// lane's thread.
+// once in the life of a group, and growing in the order of the posts. Positions with
+// kPlannedPosition set are an order of their own, and so are, among the others, those of
+// broadcasts: nodes may post orders in any interleaving. (NCCL has one order for both: there nodes
+// post broadcasts in the order of all positions.) A node may be ahead of another: what arrives
+// early waits for its transfer. All calls come from the lane's thread.
 //
 // An all_reduce may be taken apart, in a group without servers: a reduce_scatter leaves every node
 // with the result of its share of the elements and something unspecified in the others, and a later
@@ -49,6 +50,7 @@
 namespace headrace::transport {
 
 inline constexpr std::uint32_t kNodesMax = 64;  // of one group, servers included
+inline constexpr std::uint64_t kPlannedPosition = std::uint64_t{1} << 63;
 
 // Seconds and seconds a byte that a transfer of n bytes costs on the wire: T(n) = startup + n *
 // rate.
@@ -96,6 +98,8 @@ struct GroupOptions {
 struct Share {
   std::uint32_t weight = 1;  // at least 1
   std::uint32_t priority = 0;
+  // Its sends, then its broadcasts, go before the rest of what it has for a node, or all in turn.
+  bool by_urgency = true;
 
   friend bool operator==(const Share&, const Share&) = default;
 };

@@ -25,6 +25,8 @@ void LeaderSettings::Handle(Job& job, Part& part, const RequestSteering& request
   if (steering.kind == SteeringKind::kDrain && !job.drain) job.drain = steering;
   for (const Part& other : job.parts) {
     if (other.server || other.forgot) continue;
+    // Who is slow is found where rank 0 is.
+    if (steering.kind == SteeringKind::kOwnShare && !other.ranks.contains(0)) continue;
     Steering announced = steering;
     if (other.node == part.node) announced.node.clear();
     jobs_.Send(other, AnnounceSteering{.job = other.number, .steering = std::move(announced)});

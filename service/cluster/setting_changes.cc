@@ -7,12 +7,16 @@
 
 #include "ipc/base/check.h"
 #include "ipc/base/foreign_text.h"
+#include "service/session/slow_rank.h"
 #include "transport/transport.h"
 
 namespace headrace::service {
 namespace {
 
 constexpr std::size_t kNameShownMax = 64;
+// Each kind once, the most there are: those that people ask for, kEvict, and between services two
+// of drains and three of slow ranks.
+constexpr std::size_t kKeptMax = kSteeringKindsCount + 6;
 
 Error Wrong(std::string text) { return Error(Code::kInvalidArgument, std::move(text)); }
 
@@ -40,6 +44,12 @@ const char* NameOf(SteeringKind kind) {
       return "operations until a drain";
     case SteeringKind::kDrainIterations:
       return "iterations until a drain";
+    case SteeringKind::kSlowBound:
+      return "bound of slow ranks";
+    case SteeringKind::kOwnShare:
+      return "own share of a rank";
+    case SteeringKind::kSlowRank:
+      return "slow rank";
     case SteeringKind::kEvict:
       return "evict rank";
   }
@@ -115,6 +125,7 @@ Status CheckNodeSteering(std::uint8_t kind, std::uint64_t value) {
                         kind == static_cast<std::uint8_t>(SteeringKind::kDrainIterations);
   const bool drain = kind == static_cast<std::uint8_t>(SteeringKind::kDrain);
   if (progress || (drain && value == kDrainToMoveOver)) return {};
+  if (IsAboutSlowRanks(SteeringKind{kind})) return CheckSlowSteering(SteeringKind{kind}, value);
   return CheckSteering(kind, value);
 }
 
@@ -155,7 +166,7 @@ std::string DescribeEnd(const Steering& steering) {
 void PendingSteering::Keep(Steering steering) {
   std::erase_if(kept_, [&](const Steering& each) { return each.kind == steering.kind; });
   kept_.push_back(std::move(steering));
-  HR_CHECK(kept_.size() <= kSteeringKindsCount + 1, kept_.size());
+  HR_CHECK(kept_.size() <= kKeptMax, kept_.size());
 }
 
 const Steering* PendingSteering::Find(SteeringKind kind) const {

@@ -32,7 +32,7 @@ void UnifiedQueue::AddJob(JobId job, const JobShare& share) {
     entry.weight = share.weight;
     entry.priority = share.priority;
     entry.limit.Set(share.limit_bytes_per_s, 0);
-    entry.pairs_first = share.pairs_first;
+    entry.by_urgency = share.by_urgency;
     for (Line& line : entry.lines) line.waiting.set_capacity(kStagesMax);
   }
   const auto place =
@@ -59,7 +59,7 @@ void UnifiedQueue::SetShare(JobId job, const JobShare& share, TimeNs now) {
     Entry& entry = found->entries[i];
     entry.weight = share.weight;
     entry.limit.Set(share.limit_bytes_per_s, now);
-    entry.pairs_first = share.pairs_first;
+    entry.by_urgency = share.by_urgency;
     const std::uint32_t before = std::exchange(entry.priority, share.priority);
     if (before == share.priority) continue;
     // What it has had in one class says nothing in another.
@@ -279,8 +279,8 @@ UnifiedQueue::Line* UnifiedQueue::TurnOf(const Lane& lane, Entry& entry, TimeNs 
 bool UnifiedQueue::Precedes(const Entry& entry, const Line& a, const Line& b, TimeNs now) {
   const bool overdue = now - a.passed_over_ns >= kWaitMaxNs;
   if (overdue != (now - b.passed_over_ns >= kWaitMaxNs)) return overdue;
-  const bool is_pairs = entry.IsOfPairs(a);
-  if (entry.pairs_first && !overdue && is_pairs != entry.IsOfPairs(b)) return is_pairs;
+  const int urgency = entry.UrgencyOf(a);
+  if (!overdue && urgency != entry.UrgencyOf(b)) return urgency > entry.UrgencyOf(b);
   return a.head_number < b.head_number;
 }
 

@@ -1,14 +1,15 @@
 // The unified queue: block stages of all jobs that wait for a lane, the credits that limit how many
 // bytes a job may have in flight there, and each job's share of it.
 //
-// A job has four orders: its operations as they were posted, the blocks of its plan, its pairs
-// (sends with their receives), and receives of other nodes' sends, which have credit of their own,
-// or two nodes full of receives would wait for each other's sends. On one lane the stages of an
-// order go strictly by their positions. Pairs and receives go before the other two, which may be
-// bulk that somebody computes beside; of equals the one whose head has waited longer goes. Credits
-// are per order and lane, so one that cannot go on never holds another's. A stage larger than the
-// credit goes when its order has nothing in flight, and an order has at most so many stages in
-// flight, however small: kInFlightStagesMax of operations, as many as the plan says of its blocks.
+// A job has five orders: its operations that sum, as they were posted; those that only copy; the
+// blocks of its plan; its pairs (sends with their receives); and receives of other nodes' sends,
+// which have credit of their own, or two nodes full of receives would wait for each other's sends.
+// On one lane the stages of an order go strictly by their positions. Pairs and receives go first,
+// then copies: the next computation needs them. Sums, which may be bulk that somebody computes
+// beside, go last; of equals the one whose head has waited longer goes. Credits are per order and
+// lane, so one that cannot go on never holds another's. A stage larger than the credit goes when
+// its order has nothing in flight, and an order has at most so many stages in flight, however
+// small: kInFlightStagesMax of operations, as many as the plan says of its blocks.
 //
 // Among jobs the higher priority class goes first. Within a class a lane is shared by weight: the
 // job that has had the fewest weighted bytes goes next, all of its orders together. Who was idle
@@ -56,10 +57,15 @@ inline constexpr std::uint64_t kOwnPaceBytesMax = std::uint64_t{1} << 20;
 // A head that could go is passed over for no longer.
 inline constexpr TimeNs kWaitMaxNs = kSecond;
 
-enum class Order : std::uint8_t { kPosted, kPlanned, kPaired, kReceived };
-inline constexpr std::size_t kOrdersCount = 4;
+enum class Order : std::uint8_t { kPosted, kPlanned, kPaired, kReceived, kCopied };
+inline constexpr std::size_t kOrdersCount = 5;
 constexpr bool IsOfPairs(Order order) {
   return order == Order::kPaired || order == Order::kReceived;
+}
+// Of the orders of one job the one with the larger number goes first.
+constexpr int UrgencyOf(Order order) {
+  if (IsOfPairs(order)) return 2;
+  return order == Order::kCopied ? 1 : 0;
 }
 
 struct Stage {
@@ -76,7 +82,7 @@ struct JobShare {
   std::uint32_t weight = 1;             // at least 1
   std::uint32_t priority = 0;           // class, up to kPriorityMax; larger goes first
   std::uint64_t limit_bytes_per_s = 0;  // on each lane; 0: none
-  bool pairs_first = true;              // its sends and receives go before its other blocks
+  bool by_urgency = true;               // its orders go by UrgencyOf, or all in turn
 
   friend bool operator==(const JobShare&, const JobShare&) = default;
 };
@@ -162,7 +168,7 @@ class UnifiedQueue {
     JobId job;
     std::uint32_t weight = 1;
     std::uint32_t priority = 0;
-    bool pairs_first = true;
+    bool by_urgency = true;
     bool held_back = false;          // by its limit, when it was last looked at
     double served = 0;               // weighted bytes; comparable within one lane and class
     TimeNs passed_over_ns = kNever;  // since when it could go and others went
@@ -170,8 +176,8 @@ class UnifiedQueue {
     RateLimit limit;
     std::array<Line, kOrdersCount> lines;
 
-    bool IsOfPairs(const Line& line) const {
-      return schedule::IsOfPairs(static_cast<Order>(&line - lines.data()));
+    int UrgencyOf(const Line& line) const {
+      return by_urgency ? schedule::UrgencyOf(static_cast<Order>(&line - lines.data())) : 0;
     }
     bool waits() const {
       return std::ranges::any_of(lines, [](const Line& line) { return !line.waiting.empty(); });

@@ -38,7 +38,8 @@ void CollectiveWaits::AddHeld(const OpenCollective& collective, WaitQuery& query
   const std::uint32_t data_count = DataCount(options_);
   held_.ForEach([&](const Message& message) {
     const MessageHeader& header = message.header;
-    if (OrderOf(header.position) != OrderOf(collective.position)) return;
+    const auto kind = static_cast<Collective>(header.kind);
+    if (OrderOf(header.position, kind) != OrderOf(collective)) return;
     if (header.position > collective.position && header.sender < data_count) {
       query.AddArrivalBeyond(header.sender);
     } else if (header.position == collective.position) {

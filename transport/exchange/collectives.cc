@@ -13,6 +13,8 @@ namespace {
 constexpr std::uint64_t kReceiveBit = 1U << 15;
 constexpr std::uint64_t kIndexMask = kReceiveBit - 1;
 
+constexpr std::uint32_t Bit(PositionOrder order) { return 1U << static_cast<unsigned>(order); }
+
 constexpr std::uint16_t PieceOf(std::uint64_t token) {
   return static_cast<std::uint16_t>(token >> 16);
 }
@@ -51,7 +53,7 @@ Collectives::Collectives(Wire& wire, SendPacer& pacer, NetworkCounters& counters
       limits_(LimitsOf(exchange, choice_.data_count, choice_.servers_count)),
       links_(options.members.size()),
       held_(limits_.held_max),
-      open_(exchange.transfers_max, limits_.window, SlotsMax()),
+      open_(exchange.transfers_max, limits_, SlotsMax(), !is_server()),
       memory_(options, is_server()),
       waits_(open_, held_, wire, options) {
   ready_.reserve(open_.pieces().size());
@@ -64,14 +66,14 @@ Collectives::~Collectives() {
   if (idle && !memory_.staging().empty()) wire_.FreeStaging(memory_.staging());
 }
 
-// What an order may take here. Where servers sum, the others need room for no more than their own
+// What each budget has here. Where servers sum, the others need room for no more than their own
 // pieces.
 std::uint32_t Collectives::SlotsMax() const {
   return is_server() || options_.servers_count == 0 ? limits_.slots_count : limits_.window;
 }
 
 Status Collectives::AllocateStaging() {
-  const auto slots_count = static_cast<std::uint32_t>(kOrdersCount * SlotsMax());
+  const auto slots_count = static_cast<std::uint32_t>(kBudgetsCount * SlotsMax());
   auto memory = wire_.AllocateStaging(limits_.slot_size * slots_count);
   if (!memory) {
     return memory.error().Within("staging memory of group " + std::to_string(options_.group));
@@ -81,19 +83,26 @@ Status Collectives::AllocateStaging() {
 }
 
 void Collectives::OpenLink(std::uint32_t member, LinkId link, const std::string& address) {
-  const SendPacer::FlowId flow =
-      pacer_.OpenFlow(slot_, static_cast<std::uint16_t>(member), address, open_.pieces().size());
-  links_[member] = {.id = link, .flow = flow, .open = true};
+  const auto open_flow = [&](SendPacer::Urgency urgency) {
+    return pacer_.OpenFlow(slot_, static_cast<std::uint16_t>(member), address,
+                           open_.pieces().size(), urgency);
+  };
+  links_[member] = {.id = link,
+                    .flow = open_flow(SendPacer::Urgency::kUsual),
+                    .flow_of_copies = open_flow(SendPacer::Urgency::kSoon),
+                    .open = true};
 }
 
 void Collectives::Withdraw() {
   for (std::size_t member = 0; member < links_.size(); ++member) {
     Link& link = links_[member];
     if (!link.open) continue;
-    while (const auto index = pacer_.Withdraw(link.flow)) {
-      OpenPiece& piece = open_.pieces()[*index];
-      piece.waits_turn &= ~MemberBit(member);
-      --piece.open_count;
+    for (const SendPacer::FlowId flow : {link.flow, link.flow_of_copies}) {
+      while (const auto index = pacer_.Withdraw(flow)) {
+        OpenPiece& piece = open_.pieces()[*index];
+        piece.waits_turn &= ~MemberBit(member);
+        --piece.open_count;
+      }
     }
     link.open = false;
   }
@@ -120,7 +129,8 @@ void Collectives::Post(const Transfer& transfer) {
   HR_CHECK(RunsBetweenNodes(transfer.kind), static_cast<int>(transfer.kind));
   HR_CHECK(transfer.members_count == choice_.data_count, transfer.members_count);
   HR_CHECK(transfer.root < transfer.members_count, transfer.root);
-  HR_CHECK(transfer.position >= open_.PostedEnd(transfer.position), transfer.position);
+  HR_CHECK(transfer.position >= open_.PostedEnd(transfer.position, transfer.kind),
+           transfer.position);
   HR_CHECK(!IsHalf(transfer.kind) || choice_.servers_count == 0, transfer.token);
   CollectiveSpec spec = SpecOf(transfer);
   // Alone nothing crosses. Servers sum what they get as it is.
@@ -135,7 +145,7 @@ void Collectives::Post(const Transfer& transfer) {
   collective.memory = transfer.members[options_.self];
   collective.output = transfer.output;
   collective.residual = transfer.residual;
-  open_.SetPosted(transfer.position);
+  open_.SetPosted(collective);
   if (!failure_.failed()) CheckHeld(collective);
 }
 
@@ -164,11 +174,11 @@ void Collectives::Route(const Message& message) {
   const MessageHeader& header = message.header;
   OpenCollective* collective = open_.FindPosition(header.position);
   if (collective == nullptr) {
-    if (open_.IsOver(header.position)) return Refuse(message);
-    if (!is_server()) return Hold(message);
     const CollectiveSpec spec = *SpecOf(header, choice_.data_count);
+    if (open_.IsOver(header.position, spec.kind)) return Refuse(message);
+    if (!is_server()) return Hold(message);
     if (!Reduces(spec.kind) || IsHalf(spec.kind) || spec.encoded()) return Refuse(message);
-    if (!HasRoom(header.position)) {
+    if (!HasRoom(header.position, spec.kind)) {
       starved_ = true;
       return Hold(message);
     }
@@ -343,8 +353,7 @@ bool Collectives::MayHaveSize(const OpenPiece& piece, const Round& round, std::s
 
 OpenCollective& Collectives::Open(const CollectiveSpec& spec, std::uint64_t position,
                                   const RunWalk& walk) {
-  OpenCollective& collective = open_.Open(position);
-  collective.spec = spec;
+  OpenCollective& collective = open_.Open(position, spec);
   collective.pattern = ChoosePattern(spec, choice_);
   collective.partition = Partition(spec, collective.pattern, position, choice_.data_count,
                                    choice_.servers_count, limits_.slot_size);
@@ -364,7 +373,8 @@ void Collectives::BeginHeld() {
   if (!starved_) return;
   starved_ = false;
   for (auto position = held_.LowestPosition(0); position;) {
-    if (open_.FindPosition(*position) == nullptr && HasRoom(*position)) {
+    // Servers begin sums only.
+    if (open_.FindPosition(*position) == nullptr && HasRoom(*position, Collective::kAllReduce)) {
       std::optional<Message> first;
       held_.ForEach([&first, &position](const Message& message) {
         if (message.header.position == *position) first = message;
@@ -379,18 +389,30 @@ void Collectives::BeginHeld() {
   }
 }
 
-// In the order of positions and pieces, on every node: see GroupLimits::window.
 void Collectives::Begin(TimeNs now) {
   BeginHeld();
-  std::array<bool, kOrdersCount> full{};
+  constexpr std::uint32_t kCopies = Bit(PositionOrder::kCopies);
+  constexpr std::uint32_t kSums = Bit(PositionOrder::kSums);
+  if (by_urgency_) {
+    BeginOf(kCopies, now);
+    BeginOf(kSums, now);
+  } else {
+    BeginOf(kCopies | kSums, now);
+  }
+  BeginOf(Bit(PositionOrder::kPlanned), now);
+}
+
+// In the order of positions and pieces: see GroupLimits::window. Orders that take turns take them
+// by their positions, too. They cannot hold each other up for good, since whatever has the lowest
+// position of all that some node has not ended goes on everywhere.
+void Collectives::BeginOf(std::uint32_t orders, TimeNs now) {
   for (std::size_t i = 0; i < open_.open_count(); ++i) {
     const std::uint16_t index = open_.OpenAt(i);
     const OpenCollective& collective = open_.at(index);
-    bool& order_full = full[OrderOf(collective.position)];
-    while (!order_full && collective.next_piece < collective.wanted_end) {
-      if (failure_.failed()) return;
-      order_full = !BeginPiece(index, now);
-      if (order_full || !collective.spec.encoded()) continue;
+    if ((orders & Bit(OrderOf(collective))) == 0) continue;
+    while (collective.next_piece < collective.wanted_end) {
+      if (failure_.failed() || !BeginPiece(index, now)) return;
+      if (!collective.spec.encoded()) continue;
       // What was encoded can leave while the next is encoded.
       dirty_ = true;
       return;
@@ -401,7 +423,7 @@ void Collectives::Begin(TimeNs now) {
 // False when the order's window is full, or its staging.
 bool Collectives::BeginPiece(std::uint16_t collective_index, TimeNs now) {
   OpenCollective& collective = open_.at(collective_index);
-  if (!open_.HasWindow(collective.position)) return false;
+  if (!open_.HasWindow(collective)) return false;
   const std::uint32_t number = collective.next_piece;
   const CollectiveSchedule schedule =
       MakeSchedule(PieceSpecOf(collective, number, choice_.data_count, options_.self));
@@ -411,7 +433,7 @@ bool Collectives::BeginPiece(std::uint16_t collective_index, TimeNs now) {
   const bool encoded = collective.spec.encoded();
   const bool gathered = !encoded && !walk.over() && walk.stretch().end < range.begin + range.count;
   const std::size_t slots_count = schedule.staged_max + std::size_t{gathered || encoded};
-  if (!open_.HasSlots(collective.position, slots_count)) return false;
+  if (!open_.HasSlots(collective, slots_count)) return false;
   const std::uint16_t index = open_.OpenPieceOf(collective_index, slots_count);
   OpenPiece& piece = open_.pieces()[index];
   piece.number = number;
@@ -447,7 +469,7 @@ void Collectives::BeginRound(std::uint16_t index) {
   for (const std::uint8_t peer : piece.schedule.Sends(round)) {
     if (wire_.IsEager(size)) {
       piece.waits_turn |= MemberBit(peer);
-      pacer_.Push(links_[peer].flow, index, size);
+      pacer_.Push(FlowTo(peer, collective), index, size);
       continue;
     }
     // It costs the wire nothing until its receiver takes it, and that may be late: others must not
@@ -535,7 +557,7 @@ void Collectives::End(TimeNs now, std::vector<Completion>& completions) {
       continue;
     }
     if (is_server()) {
-      open_.SetOver(collective.position);
+      open_.SetOver(collective);
       dirty_ = dirty_ || starved_;
     } else {
       const bool succeeded = all_begun && !broken_;

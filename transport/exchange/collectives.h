@@ -41,7 +41,11 @@ class Collectives {
 
   // ---- from the lane ----
   void SetCost(const CostLine& cost) { choice_.cost = cost; }
-  bool HasRoom(std::uint64_t position) const { return open_.HasRoom(position); }
+  // Whether copies go before sums, or as they were posted.
+  void SetByUrgency(bool by_urgency) { by_urgency_ = by_urgency; }
+  bool HasRoom(std::uint64_t position, Collective kind) const {
+    return open_.HasRoom(position, kind);
+  }
   void Post(const Transfer& transfer);
   // Null where no such transfer of this node is open.
   const OpenCollective* Find(std::uint64_t token) const {
@@ -84,6 +88,7 @@ class Collectives {
   struct Link {
     LinkId id = 0;
     SendPacer::FlowId flow = 0;
+    SendPacer::FlowId flow_of_copies = 0;
     bool open = false;
   };
 
@@ -92,6 +97,10 @@ class Collectives {
   }
   bool is_server() const { return options_.self >= choice_.data_count; }
   std::uint32_t SlotsMax() const;
+  SendPacer::FlowId FlowTo(std::uint32_t member, const OpenCollective& collective) const {
+    const bool soon = by_urgency_ && OrderOf(collective) == PositionOrder::kCopies;
+    return soon ? links_[member].flow_of_copies : links_[member].flow;
+  }
   std::uint64_t TokenOf(std::uint16_t piece, bool receive, std::size_t index) const;
 
   // What comes in.
@@ -111,6 +120,7 @@ class Collectives {
   // What goes on.
   OpenCollective& Open(const CollectiveSpec& spec, std::uint64_t position, const RunWalk& walk);
   void BeginHeld();
+  void BeginOf(std::uint32_t orders, TimeNs now);
   bool BeginPiece(std::uint16_t collective_index, TimeNs now);
   void BeginRound(std::uint16_t index);
   void Send(std::uint16_t index, std::uint16_t member);
@@ -134,6 +144,7 @@ class Collectives {
   std::vector<std::uint16_t> ready_;  // pieces whose round has ended
   bool starved_ = false;              // a server holds messages of a transfer it had no room for
   std::uint64_t messages_moving_ = 0;
+  bool by_urgency_ = true;
   bool dirty_ = false;   // there is something to do beside `ready_`
   bool broken_ = false;  // by Break
 };

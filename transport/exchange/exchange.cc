@@ -162,7 +162,7 @@ void Exchange::SetCost(std::uint32_t group, const CostLine& cost) {
 }
 
 void Exchange::SetShare(std::uint32_t group, const Share& share) {
-  if (const Group* const found = Find(group)) pacer_.SetShare(found->slot(), share);
+  if (Group* const found = Find(group)) found->SetShare(share);
 }
 
 void Exchange::CloseGroup(std::uint32_t group, const std::string& cause) {

@@ -40,12 +40,15 @@ class Group {
 
   const GroupOptions& options() const { return options_; }
   void SetCost(const CostLine& cost) { collectives_.SetCost(cost); }
-  std::uint16_t slot() const { return slot_; }
+  void SetShare(const Share& share) {
+    collectives_.SetByUrgency(share.by_urgency);
+    pacer_.SetShare(slot_, share);
+  }
 
   // ---- from the lane ----
   bool HasRoom(const Transfer& transfer) const {
     return IsSendOrReceive(transfer.kind) ? point_to_point_.HasRoom(transfer.kind)
-                                          : collectives_.HasRoom(transfer.position);
+                                          : collectives_.HasRoom(transfer.position, transfer.kind);
   }
   void Post(const Transfer& transfer);
   bool HasTransfer(std::uint64_t token) const {

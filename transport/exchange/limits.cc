@@ -14,6 +14,8 @@ constexpr std::size_t kSlotAlignment = 4096;
 constexpr std::uint32_t kWindowMin = 32;
 // One piece of each owner arrives, one is summed, one leaves, one waits.
 constexpr std::uint32_t kPiecesUnderWay = 4;
+// Pieces that each of sums and copies has for itself.
+constexpr std::uint32_t kWindowOwn = 8;
 
 }  // namespace
 
@@ -25,16 +27,21 @@ GroupLimits LimitsOf(const ExchangeOptions& options, std::uint32_t data_count,
   // Besides, each piece may be one of several runs of memory, which are gathered in a slot.
   const std::uint32_t slots_count =
       servers_count > 0 ? window * data_count : 2 * window + data_count;
-  const std::size_t slot_size_max = options.staging_size / (kOrdersCount * slots_count);
+  const std::size_t slot_size_max = options.staging_size / (kBudgetsCount * slots_count);
   const std::size_t slot_size =
       std::min(options.piece_size, slot_size_max) / kSlotAlignment * kSlotAlignment;
   HR_CHECK(slot_size > 0, options.piece_size, options.staging_size, slots_count);
   // Each node that is ahead has at most a window of pieces under way, the first of which is at most
-  // a window ahead of ours; of each piece it sends us one message before we answer.
+  // a window ahead of ours; of each piece it sends us one message before we answer. This node,
+  // which is counted and sends itself nothing, makes up for what sums and copies have beyond a
+  // window.
+  const std::uint32_t nodes = data_count + servers_count;
+  static_assert(kWindowOwn <= 2 * kPiecesUnderWay);
   return {.window = window,
+          .shared_window = window + kWindowOwn,
           .slots_count = slots_count,
           .slot_size = slot_size,
-          .held_max = kOrdersCount * 2 * window * (data_count + servers_count)};
+          .held_max = std::size_t{kBudgetsCount} * 2 * window * nodes};
 }
 
 }  // namespace headrace::transport

@@ -22,20 +22,28 @@ struct ExchangeOptions {
   std::size_t peer_bytes_max = std::size_t{384} << 10;
 };
 
-// A group has two orders of positions (network.h). Each has a window and slots of its own, so that
-// one that waits for another node never holds up the other.
-inline constexpr std::size_t kOrdersCount = 2;
+// A group has three orders of positions (network.h), of which one that waits for another node never
+// holds up the others. Every position belongs to one transfer, whatever its order, so nodes that
+// mean different transfers by it find out.
+enum class PositionOrder : std::uint8_t { kSums, kCopies, kPlanned };
+inline constexpr std::size_t kOrdersCount = 3;
+// What is set aside for sums and copies together, and as much for a plan.
+inline constexpr std::size_t kBudgetsCount = 2;
 
-constexpr std::size_t OrderOf(std::uint64_t position) {
-  return static_cast<std::size_t>(position >> 63);
+constexpr PositionOrder OrderOf(std::uint64_t position, Collective kind) {
+  if ((position & kPlannedPosition) != 0) return PositionOrder::kPlanned;
+  return kind == Collective::kBroadcast ? PositionOrder::kCopies : PositionOrder::kSums;
 }
 
 struct GroupLimits {
   // Pieces of an order under way at one time. Every node works through the pieces of all transfers
-  // in the same order, so the first piece that is unfinished anywhere is under way everywhere,
+  // of an order alike, so the first piece that is unfinished anywhere is under way everywhere,
   // which is why nothing can wait for itself. See README.md for the servers.
   std::uint32_t window = 0;
-  std::uint32_t slots_count = 0;  // of staging, for each order, on the node that needs most
+  // Of sums and copies together. Each of them has the difference to `window` for itself, so that it
+  // can go on however many the other one has.
+  std::uint32_t shared_window = 0;
+  std::uint32_t slots_count = 0;  // of staging, for each budget, on the node that needs most
   std::size_t slot_size = 0;      // and the largest piece
   std::size_t held_max = 0;       // messages of honest nodes that can be ahead of this one
 };

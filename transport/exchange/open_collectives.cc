@@ -6,15 +6,21 @@
 
 namespace headrace::transport {
 
-OpenCollectives::OpenCollectives(std::uint32_t transfers_max, std::uint32_t window,
-                                 std::uint32_t slots_max)
+OpenCollectives::OpenCollectives(std::uint32_t transfers_max, const GroupLimits& limits,
+                                 std::uint32_t slots_max, bool copies)
     : transfers_max_(transfers_max),
-      window_(window),
-      slots_max_(slots_max),
+      window_(limits.window),
+      shared_window_(limits.shared_window),
       collectives_(kOrdersCount * transfers_max),
-      pieces_(kOrdersCount * window) {
+      pieces_(limits.shared_window + limits.window) {
   open_.reserve(collectives_.size());
-  for (PositionOrder& order : orders_) order.over.reserve(2 * window + transfers_max);
+  for (OrderState& order : orders_) {
+    order.over.reserve(2 * limits.window + transfers_max);
+    order.slots_max = slots_max;
+  }
+  const std::size_t slots_of_copies = copies ? 1 : 0;
+  orders_[IndexOf(PositionOrder::kCopies)].slots_max = slots_of_copies;
+  orders_[IndexOf(PositionOrder::kSums)].slots_max -= slots_of_copies;
   for (std::size_t i = collectives_.size(); i > 0; --i) {
     free_collectives_.push_back(static_cast<std::uint16_t>(i - 1));
   }
@@ -23,23 +29,24 @@ OpenCollectives::OpenCollectives(std::uint32_t transfers_max, std::uint32_t wind
   }
 }
 
-OpenCollective& OpenCollectives::Open(std::uint64_t position) {
+OpenCollective& OpenCollectives::Open(std::uint64_t position, const CollectiveSpec& spec) {
   HR_CHECK(!free_collectives_.empty(), position);
   const std::uint16_t index = free_collectives_.back();
   free_collectives_.pop_back();
-  ++orders_[OrderOf(position)].open_count;
+  ++orders_[IndexOf(OrderOf(position, spec.kind))].open_count;
   const auto later = std::ranges::find_if(open_, [this, position](std::uint16_t other) {
     return collectives_[other].position > position;
   });
   open_.insert(later, index);
   collectives_[index] = OpenCollective();
   collectives_[index].position = position;
+  collectives_[index].spec = spec;
   return collectives_[index];
 }
 
 void OpenCollectives::CloseAt(std::size_t i) {
   const std::uint16_t index = open_[i];
-  --orders_[OrderOf(collectives_[index].position)].open_count;
+  --StateOf(collectives_[index]).open_count;
   free_collectives_.push_back(index);
   open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
 }
@@ -58,27 +65,35 @@ const OpenCollective* OpenCollectives::FindToken(std::uint64_t token) const {
   return nullptr;
 }
 
-bool OpenCollectives::IsOver(std::uint64_t position) const {
-  const PositionOrder& order = orders_[OrderOf(position)];
+bool OpenCollectives::IsOver(std::uint64_t position, Collective kind) const {
+  const OrderState& order = orders_[IndexOf(OrderOf(position, kind))];
   return position < order.positions_end ||
          std::ranges::find(order.over, position) != order.over.end();
 }
 
 // A node that has sent something of this transfer has at most a window of pieces unfinished before
 // it.
-void OpenCollectives::SetOver(std::uint64_t position) {
-  PositionOrder& order = orders_[OrderOf(position)];
+void OpenCollectives::SetOver(const OpenCollective& collective) {
+  OrderState& order = StateOf(collective);
   if (order.over.size() == order.over.capacity()) {
     const auto lowest = std::ranges::min_element(order.over);
     order.positions_end = *lowest + 1;
     order.over.erase(lowest);
   }
-  order.over.push_back(position);
+  order.over.push_back(collective.position);
+}
+
+bool OpenCollectives::HasWindow(const OpenCollective& collective) const {
+  if (StateOf(collective).pieces_active >= window_) return false;
+  if (OrderOf(collective) == PositionOrder::kPlanned) return true;
+  return orders_[IndexOf(PositionOrder::kSums)].pieces_active +
+             orders_[IndexOf(PositionOrder::kCopies)].pieces_active <
+         shared_window_;
 }
 
 std::uint16_t OpenCollectives::OpenPieceOf(std::uint16_t collective, std::size_t slots_count) {
   OpenCollective& of = collectives_[collective];
-  PositionOrder& order = orders_[OrderOf(of.position)];
+  OrderState& order = StateOf(of);
   order.slots_taken += slots_count;
   ++order.pieces_active;
   ++of.active_count;
@@ -100,7 +115,7 @@ std::uint16_t OpenCollectives::OpenPieceOf(std::uint16_t collective, std::size_t
 void OpenCollectives::ClosePiece(std::uint16_t index) {
   OpenPiece& piece = pieces_[index];
   OpenCollective& of = collectives_[piece.collective];
-  PositionOrder& order = orders_[OrderOf(of.position)];
+  OrderState& order = StateOf(of);
   HR_CHECK(
       order.pieces_active > 0 && order.slots_taken >= piece.SlotsCount() && of.active_count > 0,
       order.pieces_active, order.slots_taken, of.active_count);

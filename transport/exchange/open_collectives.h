@@ -42,6 +42,10 @@ struct OpenCollective {
   std::byte* Result() const { return spec.kind == Collective::kReduce ? output : memory; }
 };
 
+inline PositionOrder OrderOf(const OpenCollective& collective) {
+  return OrderOf(collective.position, collective.spec.kind);
+}
+
 enum class ReceiveState : std::uint8_t { kExpected, kAccepted, kEnded };
 
 // A piece under way.
@@ -89,13 +93,15 @@ inline PieceSpec PieceSpecOf(const OpenCollective& collective, std::uint32_t pie
 
 class OpenCollectives {
  public:
-  // `transfers_max`, `window` and `slots_max` are of each order.
-  OpenCollectives(std::uint32_t transfers_max, std::uint32_t window, std::uint32_t slots_max);
+  // `transfers_max` is of each order, `slots_max` of each budget. Where there are copies, one of
+  // its slots is for them: they sum nothing, and need it only where memory is in several runs.
+  OpenCollectives(std::uint32_t transfers_max, const GroupLimits& limits, std::uint32_t slots_max,
+                  bool copies);
 
-  bool HasRoom(std::uint64_t position) const {
-    return orders_[OrderOf(position)].open_count < transfers_max_;
+  bool HasRoom(std::uint64_t position, Collective kind) const {
+    return orders_[IndexOf(OrderOf(position, kind))].open_count < transfers_max_;
   }
-  OpenCollective& Open(std::uint64_t position);
+  OpenCollective& Open(std::uint64_t position, const CollectiveSpec& spec);
   // The open collectives by position: how many, and the i-th.
   std::size_t open_count() const { return open_.size(); }
   std::uint16_t OpenAt(std::size_t i) const { return open_[i]; }
@@ -106,23 +112,22 @@ class OpenCollectives {
   const OpenCollective* FindToken(std::uint64_t token) const;
 
   // Positions below were posted here; on servers: are over.
-  std::uint64_t PostedEnd(std::uint64_t position) const {
-    return orders_[OrderOf(position)].positions_end;
+  std::uint64_t PostedEnd(std::uint64_t position, Collective kind) const {
+    return orders_[IndexOf(OrderOf(position, kind))].positions_end;
   }
-  void SetPosted(std::uint64_t position) {
-    orders_[OrderOf(position)].positions_end = position + 1;
+  void SetPosted(const OpenCollective& collective) {
+    StateOf(collective).positions_end = collective.position + 1;
   }
-  bool IsOver(std::uint64_t position) const;
+  bool IsOver(std::uint64_t position, Collective kind) const;
   // For servers: a position that is over, for as long as messages of lower ones may still be new.
-  void SetOver(std::uint64_t position);
+  void SetOver(const OpenCollective& collective);
 
   // False when the order's window is full.
-  bool HasWindow(std::uint64_t position) const {
-    return orders_[OrderOf(position)].pieces_active < window_;
-  }
+  bool HasWindow(const OpenCollective& collective) const;
   // False when the order may not take that much more staging.
-  bool HasSlots(std::uint64_t position, std::size_t slots_count) const {
-    return orders_[OrderOf(position)].slots_taken + slots_count <= slots_max_;
+  bool HasSlots(const OpenCollective& collective, std::size_t slots_count) const {
+    const OrderState& order = StateOf(collective);
+    return order.slots_taken + slots_count <= order.slots_max;
   }
   // Opens a piece of the collective at that index, with `slots_count` of its order's slots.
   std::uint16_t OpenPieceOf(std::uint16_t collective, std::size_t slots_count);
@@ -133,24 +138,32 @@ class OpenCollectives {
                                          std::uint32_t number) const;
 
  private:
-  // What each of the two orders of positions has for itself.
-  struct PositionOrder {
+  struct OrderState {
     std::uint32_t open_count = 0;
     std::uint32_t pieces_active = 0;
     std::size_t slots_taken = 0;
+    std::size_t slots_max = 0;
     std::uint64_t positions_end = 0;
     std::vector<std::uint64_t> over;  // on servers: those that are over and not below
   };
 
+  static std::size_t IndexOf(PositionOrder order) { return static_cast<std::size_t>(order); }
+  OrderState& StateOf(const OpenCollective& collective) {
+    return orders_[IndexOf(OrderOf(collective))];
+  }
+  const OrderState& StateOf(const OpenCollective& collective) const {
+    return orders_[IndexOf(OrderOf(collective))];
+  }
+
   const std::uint32_t transfers_max_;
   const std::uint32_t window_;
-  const std::uint32_t slots_max_;
+  const std::uint32_t shared_window_;
   std::vector<OpenCollective> collectives_;
   std::vector<std::uint16_t> free_collectives_;
   std::vector<std::uint16_t> open_;  // by position
   std::vector<OpenPiece> pieces_;
   std::vector<std::uint16_t> free_pieces_;
-  std::array<PositionOrder, kOrdersCount> orders_;
+  std::array<OrderState, kOrdersCount> orders_;
 };
 
 }  // namespace headrace::transport

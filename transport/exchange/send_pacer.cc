@@ -41,7 +41,8 @@ SendPacer::FlowId SendPacer::OpenFlow(std::uint16_t group, std::uint16_t member,
                 .urgency = urgency,
                 .items = std::vector<Item>(items_max)};
   peers_[peer].flows.push_back(id);
-  ++accounts_[group].flows_count;
+  // A third flow to the peer brings the group no more of what Join gives back.
+  if (urgency != Urgency::kSoon) ++accounts_[group].flows_count;
   return id;
 }
 
@@ -144,10 +145,10 @@ bool SendPacer::Precedes(const Flow& flow, const Flow& other) const {
   const bool other_is_late = now_ - other.since_ns >= kPatience;
   if (is_late != other_is_late) return is_late;
   if (is_late) return flow.since_ns < other.since_ns;
-  if (flow.group == other.group && flow.urgency != other.urgency) {
-    return flow.urgency == Urgency::kFirst;
-  }
   const Account& account = accounts_[flow.group];
+  if (flow.group == other.group && flow.urgency != other.urgency) {
+    return account.share.by_urgency ? flow.urgency > other.urgency : flow.since_ns < other.since_ns;
+  }
   const Account& others = accounts_[other.group];
   if (account.share.priority != others.share.priority) {
     return account.share.priority > others.share.priority;

@@ -6,8 +6,8 @@
 // the fewest bytes for its weight (start-time fair queueing): over all peers, since they share this
 // node's way out. A group that had nothing to send saves up but a few turns. A message whose turn
 // has not come for kPatience goes once before its betters. A peer that takes nothing holds up what
-// is for it, and nothing else. Of one group and peer, the flow of a first urgency goes before the
-// other.
+// is for it, and nothing else. Of one group and peer, the more urgent flow goes before the others,
+// unless the group has them go in turn: then the one whose message has waited for longer.
 //
 // Pure: time comes in by AdvanceTo, and nothing here waits for anything but a call of Ended. Room
 // for everything is taken by OpenFlow.
@@ -36,7 +36,7 @@ class SendPacer {
   static constexpr std::size_t kMessageCost = 128;
 
   using FlowId = std::uint16_t;  // what a group has for one of its members
-  enum class Urgency : std::uint8_t { kUsual, kFirst };
+  enum class Urgency : std::uint8_t { kUsual, kSoon, kFirst };
   struct Turn {
     std::uint16_t group = 0;
     std::uint16_t member = 0;

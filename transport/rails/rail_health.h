@@ -58,6 +58,8 @@ class RailHealth {
   // ---- what follows ----
   // For how long the active rail has been silent when it is to be given up.
   std::optional<TimeNs> IsSilent(TimeNs now) const;
+  // Whether the active rail has been silent for so long that the others are asked.
+  bool IsSuspected(TimeNs now) const { return SuspectedNs() <= now; }
   // Whether the peer is to be asked over that rail now.
   bool MustPing(std::size_t rail, TimeNs now) const;
   // When one of these may change by itself.

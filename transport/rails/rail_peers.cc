@@ -6,10 +6,10 @@
 
 namespace headrace::transport {
 
-std::uint32_t RailPeers::Find(std::uint64_t wire_id) const {
+std::uint32_t RailPeers::Find(const RailAddress& address) const {
   std::uint32_t found = 0;
-  peers_.ForEach([&found, wire_id](std::uint32_t id, const RailPeer& peer) {
-    if (peer.wire_id == wire_id) found = id;
+  peers_.ForEach([&found, &address](std::uint32_t id, const RailPeer& peer) {
+    if (peer.wire_id == address.wire_id && peer.addresses == address.rails) found = id;
   });
   return found;
 }

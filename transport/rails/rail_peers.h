@@ -73,7 +73,8 @@ class RailPeers {
   // `rails` outlive it; `id` is this wire's.
   RailPeers(const std::vector<Wire*>& rails, std::uint64_t id) : rails_(rails), id_(id) {}
 
-  std::uint32_t Find(std::uint64_t wire_id) const;  // 0: none
+  // 0: none. Whoever says another's number and rails of its own is another peer.
+  std::uint32_t Find(const RailAddress& address) const;
   std::uint32_t Add(const RailAddress& address);
   void Release(std::uint32_t id);
   // The peer must be there.

@@ -86,7 +86,7 @@ Result<LinkId> RailWire::Connect(const std::string& address, std::uint64_t key,
     HR_CHECK(old.state == LinkState::kAnswers, key, member);
     Forget(old);
   }
-  std::uint32_t peer_id = peers_.Find(decoded->wire_id);
+  std::uint32_t peer_id = peers_.Find(*decoded);
   if (peer_id == 0) peer_id = peers_.Add(*decoded);
   RailPeer& peer = peers_.at(peer_id);
   if (!peer.health.active()) peer.health = RailHealth(rails_.size());
@@ -274,10 +274,10 @@ void RailWire::Acknowledge(bool idle) {
 }
 
 // A group has one link to a wire.
-std::uint32_t RailWire::FindLink(std::uint64_t key, std::uint32_t peer) const {
+std::uint32_t RailWire::FindLink(std::uint64_t key, std::uint64_t wire_id) const {
   for (auto each = links_by_name_.lower_bound({key, 0});
        each != links_by_name_.end() && each->first.first == key; ++each) {
-    if (links_.Find(each->second)->peer == peer) return each->second;
+    if (peers_.at(links_.Find(each->second)->peer).wire_id == wire_id) return each->second;
   }
   return 0;
 }
@@ -328,14 +328,18 @@ void RailWire::MarkReceived(std::uint32_t id, Link& link, std::size_t rail, bool
 }
 
 void RailWire::OnControl(std::size_t rail, const MessageHeader& header) {
-  const std::uint32_t peer = peers_.Find(header.operation_count);
-  if (peer == 0) return;  // one that has no more links, or has none yet
-  if (header.kind != kRailAcknowledgement) {
-    if (!peers_.OnPing(peer, rail, header)) ++malformed_count_;
+  if (header.kind == kRailAcknowledgement) {
+    // None where there is no more link, or none yet.
+    const std::uint32_t id = FindLink(header.position, header.operation_count);
+    if (id != 0) OnAcknowledged(id, *links_.Find(id), header.acknowledged);
     return;
   }
-  const std::uint32_t id = FindLink(header.position, peer);
-  if (id != 0) OnAcknowledged(id, *links_.Find(id), header.acknowledged);
+  bool makes_sense = true;
+  peers_.ForEach([&, this](std::uint32_t id, const RailPeer& peer) {
+    if (peer.wire_id != header.operation_count) return;
+    makes_sense = peers_.OnPing(id, rail, header) && makes_sense;
+  });
+  if (!makes_sense) ++malformed_count_;
 }
 
 void RailWire::OnAcknowledged(std::uint32_t id, Link& link, std::uint64_t end) {
@@ -406,15 +410,18 @@ void RailWire::HandleAnswers() {
     if (!peers_.Has(answer.peer)) continue;
     RailPeer& peer = peers_.at(answer.peer);
     const std::optional<std::size_t> before = peer.health.active();
+    const bool suspected = peer.health.IsSuspected(now_);
     peer.health.OnAnswered(answer.rail, now_);
     peers_.CheckLater(peer);
     if (!before || peer.health.active() == before) continue;
-    // What is under way over the other rail goes on there.
+    // What is under way over the other rail goes on there, if that is not silent.
     const LinkMove move{.from = rails_[*before]->Names(),
                         .to = rails_[*peer.health.active()]->Names(),
                         .cause = {}};
-    links_.ForEach([&, this](std::uint32_t id, const Link& link) {
-      if (link.peer == answer.peer) moved_links_.push_back({id, move});
+    links_.ForEach([&, this](std::uint32_t id, Link& link) {
+      if (link.peer != answer.peer) return;
+      moved_links_.push_back({id, move});
+      if (suspected) SendAgain(link, *before);
     });
   }
 }
@@ -438,12 +445,25 @@ void RailWire::FailRail(std::uint32_t peer_id, std::size_t rail, const std::stri
   links_.ForEach([&, this](std::uint32_t, Link& link) {
     if (link.peer == peer_id) peers_.CloseLink(rail, link.links);
   });
-  if (!was_active) return;
-  if (!peer.health.active()) return FailLinks(peer_id);
+  if (!peer.health.active()) {
+    if (was_active) FailLinks(peer_id);
+    return;
+  }
   links_.ForEach([&, this](std::uint32_t id, Link& link) {
     const bool goes_on = link.state == LinkState::kOpen || link.state == LinkState::kAnswers;
-    if (link.peer == peer_id && goes_on) MoveLink(id, link, rail, cause);
+    if (link.peer != peer_id || !goes_on) return;
+    // One that is in use no more may have had messages under way.
+    was_active ? MoveLink(id, link, rail, cause) : SendAgain(link, rail);
   });
+}
+
+// What was last given to that rail, and was not acknowledged, goes over the rail in use.
+void RailWire::SendAgain(Link& link, std::size_t from) {
+  const std::size_t rail = *peers_.at(link.peer).health.active();
+  for (std::size_t i = 0; i < link.sent_count; ++i) {
+    const std::uint32_t send_id = link.unacknowledged[i];
+    if (sends_.Find(send_id)->rail == from) TransmitOne(link, send_id, rail);
+  }
 }
 
 // Everything that was not acknowledged goes again over the rail in use.

@@ -153,7 +153,7 @@ class RailWire final : public Wire {
   void OnLinkFailed(std::size_t rail, LinkId link, const std::string& cause);
   void OnAcknowledged(std::uint32_t id, Link& link, std::uint64_t end);
   void MarkReceived(std::uint32_t id, Link& link, std::size_t rail, bool is_waited);
-  std::uint32_t FindLink(std::uint64_t key, std::uint32_t peer) const;
+  std::uint32_t FindLink(std::uint64_t key, std::uint64_t wire_id) const;
 
   // What goes out.
   void Transmit(Link& link);
@@ -167,6 +167,7 @@ class RailWire final : public Wire {
   void HandleFailures();
   void FailRail(std::uint32_t peer_id, std::size_t rail, const std::string& cause);
   void MoveLink(std::uint32_t id, Link& link, std::size_t from, const std::string& cause);
+  void SendAgain(Link& link, std::size_t from);
   void FailLinks(std::uint32_t peer_id);
   void GiveUp(Link& link, Code code);
   void Settle(std::uint32_t id);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "ipc/base/check.h"
@@ -23,12 +24,34 @@ constexpr std::uint64_t kSharedBlockBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kSharedGpuBlockBytes = std::uint64_t{32} << 20;
 // A job that sent something within this is likely to send again: its bulk leaves gaps for that.
 constexpr TimeNs kPairsRecent = kSecond;
-// Blocks of the job's pool that its pairs have at most, and as many those that come from other
-// nodes, so that they never keep each other or its other blocks from being made.
-constexpr std::size_t kPairBlocksMax = kBlocksMax / 4;
+// Blocks of the job's pool that pairs, what comes from other nodes' sends, and copies have at most,
+// each of these orders, so that they never keep each other or other blocks from being made.
+constexpr std::size_t kBlocksOfOrderMax = kBlocksMax / 4;
+// Blocks that are left to each of these orders, of however many there are to make, where others may
+// wait for what another node posts after such a block. A plan has few open.
+constexpr std::size_t kBlocksLeft = kBlocksMax / 24;
+constexpr std::array kOrdersWithBlocksLeft = {schedule::Order::kReceived, schedule::Order::kPaired,
+                                              schedule::Order::kCopied};
 
-std::size_t& PairBlocks(Job& job, bool comes) {
-  return comes ? job.pairs().blocks_coming : job.pairs().blocks_open;
+bool HasRoomFor(const Job& job, schedule::Order order) {
+  if (order == schedule::Order::kPlanned) return true;
+  const bool limited = order != schedule::Order::kPosted;
+  if (limited && job.BlocksIn(order) >= kBlocksOfOrderMax) return false;
+  if (job.nodes() == nullptr || (limited && job.BlocksIn(order) < kBlocksLeft)) return true;
+  std::size_t left = 0;
+  for (const schedule::Order each : kOrdersWithBlocksLeft) {
+    left += kBlocksLeft - std::min(kBlocksLeft, job.BlocksIn(each));
+  }
+  return job.free_blocks_count() > left;
+}
+
+// Whether the operation goes in the order of those that only copy. NCCL takes all transfers of a
+// group in one order, which must be that of their numbers.
+bool Copies(const Job& job, const Operation& operation) {
+  const Collective kind = operation.spec.kind;
+  if (operation.planned() || operation.paired()) return false;
+  if (Reduces(kind) || kind == Collective::kBarrier) return false;
+  return job.nodes() == nullptr || job.nodes()->gpu_lanes == 0;
 }
 
 // Whether the block has no part in what nodes carry out together.
@@ -72,10 +95,6 @@ void Blocks::RemoveJob(Job& job) {
 
 void Blocks::Free(Job& job, Block& block) {
   HR_CHECK(block.sequence != 0 && block.parts_open == 0, block.sequence, block.parts_open);
-  if (schedule::IsOfPairs(block.order())) {
-    HR_CHECK(PairBlocks(job, block.comes) > 0, block.sequence);
-    --PairBlocks(job, block.comes);
-  }
   ReturnScratch(job, block);
   job.FreeBlock(block);
 }
@@ -133,6 +152,7 @@ void Blocks::Begin(Job& job, Operation& operation, TimeNs now) {
            operation.spec.sequence, operation.blocks_made);
   operation.state = Operation::State::kWaiting;
   operation.since_ns = now;
+  operation.copies = Copies(job, operation);
   operation.block_bytes = BlockBytes(job, operation, now);
   operation.blocks_count = CountBlocks(job, operation);
   operation.verified = job.Verifies(operation);
@@ -174,6 +194,7 @@ std::uint64_t Blocks::BlockBytes(const Job& job, const Operation& operation, Tim
 void Blocks::Make(Job& job, TimeNs now) {
   MakeOf(job, schedule::Order::kReceived, now);
   MakeOf(job, schedule::Order::kPaired, now);
+  MakeOf(job, schedule::Order::kCopied, now);
   MakeOf(job, schedule::Order::kPlanned, now);
   MakeOf(job, schedule::Order::kPosted, now);
 }
@@ -207,17 +228,10 @@ void Blocks::DropEnded(Job& job, boost::circular_buffer<std::uint64_t>& making) 
 bool Blocks::MakeNext(Job& job, Operation& operation, TimeNs now) {
   HR_CHECK(operation.blocks_ended + operation.blocks_open <= operation.blocks_made,
            operation.spec.sequence, operation.blocks_ended, operation.blocks_open);
-  if (operation.paired() && PairBlocks(job, operation.comes) == kPairBlocksMax) return false;
-  Block* const block = job.AllocateBlock();
+  if (!HasRoomFor(job, operation.order())) return false;
+  Block* const block = job.AllocateBlock(operation);
   if (block == nullptr) return false;
-  HR_CHECK(block->sequence == 0 && block->parts_open == 0, block->sequence, block->parts_open);
-  block->sequence = operation.spec.sequence;
-  block->comes = operation.comes;
-  block->parts_standing = 0;
-  if (operation.paired()) {
-    ++PairBlocks(job, operation.comes);
-    job.pairs().moved_ns = now;
-  }
+  if (operation.paired()) job.pairs().moved_ns = now;
   Cut(job, operation, *block);
   if (NeedsScratch(job, operation, *block) && !AllocateScratch(job, operation, *block)) {
     const schedule::Order order = block->order();
@@ -543,6 +557,7 @@ void Blocks::Unqueue(Job& job, Operation& operation, Block& block, BlockPart& pa
   for (std::uint64_t later = sequence + 1; later < sequence + kOperationsMax; ++later) {
     Operation& behind = job.slot(later);
     if (behind.state != Operation::State::kWaiting) continue;
+    if (behind.order() != operation.order()) continue;
     if (behind.reason == ipc::WaitReason::kBehindBlock && behind.reason_argument == sequence) {
       wait_reasons_.Set(job, behind, operation.reason, operation.reason_argument);
     }

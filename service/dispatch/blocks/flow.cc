@@ -87,7 +87,8 @@ void Flow::ScratchMade(Job& job, struct ScratchMade message, TimeNs now) {
 }
 
 void Flow::OnMoved(Job* job, const LaneMoved& message) {
-  if (job == nullptr || !job->formed() || message.node >= job->nodes()->nodes.size()) return;
+  if (job == nullptr || job->nodes() == nullptr) return;
+  if (message.node >= job->nodes()->nodes.size()) return;
   lanes_.OnMoved(*job, message.lane);
   events_.AnnounceMove(*job, lanes_.Name(message.lane), job->nodes()->nodes[message.node].name,
                        message.move);

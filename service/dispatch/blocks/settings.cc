@@ -75,7 +75,7 @@ void SettingChanges::ReportLostSettings(const Job& job) {
   if (job.share.limit_bytes_per_s != kDefault.limit_bytes_per_s) {
     add(Kind::kLimit, job.share.limit_bytes_per_s);
   }
-  if (!job.share.pairs_first) add(Kind::kSends, static_cast<std::uint64_t>(SendsClass::kSame));
+  if (!job.share.by_urgency) add(Kind::kSends, static_cast<std::uint64_t>(SendsClass::kSame));
   if (settings.empty()) return;
   events_.Announce(
       job, Code::kOk,
@@ -116,7 +116,7 @@ void SettingChanges::Apply(Job& job, std::uint64_t next_operation, TimeNs now) {
     } else if (steering.kind == Kind::kLimit) {
       job.share.limit_bytes_per_s = steering.value;
     } else if (steering.kind == Kind::kSends) {
-      job.share.pairs_first = steering.value == static_cast<std::uint64_t>(SendsClass::kAbove);
+      job.share.by_urgency = steering.value == static_cast<std::uint64_t>(SendsClass::kAbove);
     }
     events_.Announce(
         job, Code::kOk,

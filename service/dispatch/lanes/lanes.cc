@@ -226,7 +226,9 @@ void Lanes::Ask(Job& job, const Operation& operation) {
 // Only the last share counts, so what a lane has no room for does not pile up: it is sent again as
 // it is then.
 void Lanes::SendShare(Job& job) {
-  const transport::Share share{.weight = job.share.weight, .priority = job.share.priority};
+  const transport::Share share{.weight = job.share.weight,
+                               .priority = job.share.priority,
+                               .by_urgency = job.share.by_urgency};
   job.share_unsent = false;
   for (std::size_t lane = first_rail_; lane < lanes_.size(); ++lane) {
     job.share_unsent |= !lanes_[lane].out.TrySend(service::SetShare{job.id().value, share});

@@ -109,5 +109,15 @@ TEST(Limits, KeepStagingWithinItsSizeAndFitForEveryScript) {
   }
 }
 
+// Of each order, from every other node, two windows: network.h has three orders, and what they may
+// hold was reckoned for two.
+TEST(Limits, HoldAllThatHonestNodesMayBeAheadBy) {
+  for (std::uint32_t data = 1; data <= kNodesMax; ++data) {
+    const GroupLimits limits = LimitsOf({}, data, 0);
+    ASSERT_LT(limits.window, limits.shared_window);
+    ASSERT_LE(2 * (limits.shared_window + limits.window) * (data - 1), limits.held_max);
+  }
+}
+
 }  // namespace
 }  // namespace headrace::transport

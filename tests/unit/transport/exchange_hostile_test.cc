@@ -186,7 +186,7 @@ struct Pair {
 
 std::vector<Pair> AllPairs() {
   const Transfer sum{.kind = Collective::kAllReduce, .dtype = DType::kFloat32, .count = 512};
-  std::vector<Pair> pairs(7, {.name = "", .a = sum, .b = sum});
+  std::vector<Pair> pairs(8, {.name = "", .a = sum, .b = sum});
   pairs[0].name = "Count";
   pairs[0].b.count = 1024;
   pairs[1].name = "DType";
@@ -204,6 +204,8 @@ std::vector<Pair> AllPairs() {
   pairs[5].b.divisor = 9;
   pairs[6].name = "Nothing";
   pairs[6].b.count = 0;
+  pairs[7].name = "Order";
+  pairs[7].b.kind = Collective::kBroadcast;
   return pairs;
 }
 

@@ -229,6 +229,55 @@ TEST_F(RailWirePair, ChoosesAnotherRailWhenItsOwnCannotBeUsedFromTheStart) {
   EXPECT_EQ(b_.owner.announced, (std::vector<std::uint64_t>{1}));
 }
 
+// What was sent over the second rail, which is cut without a word, goes over the first as soon as
+// that is back, and when the second is known to be gone.
+TEST_F(RailWirePair, SendsAgainWhatWasOnARailThatIsNoLongerInUse) {
+  network_.Cut("a", "b", Silence::kTold);
+  RunFor(10 * kMillisecond);
+  ASSERT_EQ(a_.owner.moves.size(), 1U);
+  network_.Cut("a1", "b1", Silence::kSilent);
+  Send(1, kLarge);
+  RunFor(100 * kMillisecond);
+  network_.Mend("a", "b");
+  RunFor(kSecond);
+  EXPECT_EQ(b_.owner.announced, (std::vector<std::uint64_t>{1}));
+  EXPECT_EQ(a_.owner.sent, (Sends{{1, Code::kOk}}));
+}
+
+TEST_F(RailWirePair, SendsAgainWhatWasOnARailThatFailsAfterItsTime) {
+  network_.Cut("a", "b", Silence::kTold);
+  RunFor(kMillisecond * 5);
+  network_.Mend("a", "b");
+  for (TimeNs at = 0; at < kSecond && a_.owner.moves.size() < 2; at += kMillisecond) {
+    network_.CutOneWay("a1", "b1", Silence::kSilent);
+    if (a_.owner.moves.size() == 1 && at == 235 * kMillisecond) Send(1, kLarge);
+    RunFor(kMillisecond);
+  }
+  ASSERT_EQ(a_.owner.moves.size(), 2U);  // there, and back
+  RunFor(kSecond);
+  ASSERT_TRUE(b_.owner.announced.empty());
+  network_.Cut("a1", "b1", Silence::kTold);
+  RunFor(100 * kMillisecond);
+  EXPECT_EQ(b_.owner.announced, (std::vector<std::uint64_t>{1}));
+  EXPECT_EQ(a_.owner.sent, (Sends{{1, Code::kOk}}));
+}
+
+// A wire that is told of the other one's number with rails of its own has them to itself.
+TEST_F(RailWirePair, TakesAnothersNumberWithOtherRailsForAnotherPeer) {
+  End false_b(network_, "c", 2);
+  ASSERT_TRUE(a_.wire.Connect(false_b.wire.address(), kKey + 1, 1));
+  ASSERT_TRUE(false_b.wire.Connect(a_.wire.address(), kKey + 1, 0));
+  a_.wire.Close(to_b_);
+  b_.wire.Close(to_a_);
+  RunFor(3 * kSecond);
+  to_b_ = *a_.wire.Connect(b_.wire.address(), kKey, 1);
+  to_a_ = *b_.wire.Connect(a_.wire.address(), kKey, 0);
+  Send(1, kLarge);
+  RunFor(kMillisecond);
+  EXPECT_EQ(b_.owner.announced, (std::vector<std::uint64_t>{1}));
+  EXPECT_EQ(a_.owner.sent, (Sends{{1, Code::kOk}}));
+}
+
 TEST_F(RailWirePair, ReportsTheLinkAsFailedWhenNoRailIsLeft) {
   Send(1, kLarge);
   b_is_gone_ = true;

@@ -333,5 +333,34 @@ TEST(SendPacer, LosesNothingAtRandom) {
   }
 }
 
+// The items of all messages to "b" that have room now, one room at a time.
+std::vector<int> ItemsOf(SendPacer& pacer, SendPacer::FlowId any, TimeNs now) {
+  std::vector<int> items;
+  while (const auto turn = pacer.Next()) {
+    items.push_back(turn->item);
+    pacer.Ended(any, kRoom);
+    pacer.AdvanceTo(++now);
+  }
+  return items;
+}
+
+TEST(SendPacer, LetsTheMoreUrgentFlowsOfAGroupGoFirstOrAllInTurn) {
+  for (const bool by_urgency : {true, false}) {
+    SendPacer pacer(1);
+    pacer.SetShare(0, {.by_urgency = by_urgency});
+    const auto usual = pacer.OpenFlow(0, 7, "b", kItemsMax);
+    const auto first = pacer.OpenFlow(0, 7, "b", kItemsMax, SendPacer::Urgency::kFirst);
+    const auto soon = pacer.OpenFlow(0, 7, "b", kItemsMax, SendPacer::Urgency::kSoon);
+    TimeNs now = 0;
+    for (const auto flow : {usual, soon, first}) {
+      for (int i = 0; i < 2; ++i) pacer.Push(flow, static_cast<std::uint16_t>(flow), kRoom);
+      pacer.AdvanceTo(++now);
+    }
+    const std::vector<int> in_turn{usual, soon, first, usual, soon, first};
+    const std::vector<int> urgent{first, first, soon, soon, usual, usual};
+    EXPECT_EQ(ItemsOf(pacer, usual, now), by_urgency ? urgent : in_turn);
+  }
+}
+
 }  // namespace
 }  // namespace headrace::transport

@@ -1,5 +1,6 @@
 // What people ask of jobs: checked, kept until the job runs, brought to every node with ranks.
 #include "service/cluster/setting_changes.h"
+#include "service/session/slow_rank.h"
 
 #include <gtest/gtest.h>
 
@@ -281,9 +282,36 @@ TEST_F(SteeringTest, PeopleMayNotSayHowFarADrainIs) {
   const auto kind = static_cast<std::uint8_t>(SteeringKind::kDrainOperations);
   EXPECT_FALSE(service::CheckSteering(kind, 1).ok());
   EXPECT_TRUE(service::CheckNodeSteering(kind, 1).ok());
-  EXPECT_FALSE(service::CheckNodeSteering(12, 0).ok());
+  EXPECT_FALSE(service::CheckNodeSteering(15, 0).ok());
   EXPECT_FALSE(
       service::CheckNodeSteering(static_cast<std::uint8_t>(SteeringKind::kWeight), 0).ok());
+}
+
+TEST_F(SteeringTest, SharesOfRanksGoToTheNodeOfRankZeroAndWhoIsSlowToAll) {
+  Begin();
+  const service::OwnShare own{.rank = 1, .share = 700};
+  b_.follower.Handle(service::SteerJob{JobId{7}, SteeringOf(SteeringKind::kOwnShare, own.Value())});
+  meeting_.Run();
+  ASSERT_EQ(a_.Told<SteerJob>().size(), 1U);
+  EXPECT_EQ(a_.Told<SteerJob>()[0].steering.node, "b");
+  EXPECT_EQ(service::OwnShare::Of(a_.Told<SteerJob>()[0].steering.value), own);
+  EXPECT_TRUE(b_.Told<SteerJob>().empty());
+  const service::SlowRank slow{.rank = 1, .percent = 200, .seconds = 30};
+  a_.follower.Handle(
+      service::SteerJob{JobId{1}, SteeringOf(SteeringKind::kSlowRank, slow.Value())});
+  meeting_.Run();
+  EXPECT_EQ(a_.Told<SteerJob>().size(), 2U);
+  ASSERT_EQ(b_.Told<SteerJob>().size(), 1U);
+  EXPECT_EQ(b_.Told<SteerJob>()[0].steering.node, "a");
+}
+
+TEST_F(SteeringTest, PeopleMayNotSayWhoIsSlow) {
+  for (const SteeringKind kind :
+       {SteeringKind::kSlowBound, SteeringKind::kOwnShare, SteeringKind::kSlowRank}) {
+    EXPECT_FALSE(service::CheckSteering(static_cast<std::uint8_t>(kind), 1).ok());
+    EXPECT_TRUE(service::CheckNodeSteering(static_cast<std::uint8_t>(kind), 1).ok());
+    EXPECT_FALSE(service::CheckNodeSteering(static_cast<std::uint8_t>(kind), UINT64_MAX).ok());
+  }
 }
 
 TEST_F(SteeringTest, ARankThatIsLostInADrainSaysThatTheJobWasDrained) {

@@ -372,9 +372,42 @@ TEST(UnifiedQueue, SendsOvertakeAJobsOtherBlocksAndHaveCreditOfTheirOwn) {
   EXPECT_EQ(queue.Pick(0, 0)->position, 2U);
 }
 
+Stage MakeCopy(std::uint64_t position, std::uint64_t bytes) {
+  Stage stage = Make(kA, position, bytes);
+  stage.order = Order::kCopied;
+  return stage;
+}
+
+TEST(UnifiedQueue, CopiesOvertakeSumsAndPlansBehindSendsAndHaveCreditOfTheirOwn) {
+  UnifiedQueue queue({1000});
+  queue.AddJob(kA, {});
+  queue.Push(Make(kA, 1, 800));
+  EXPECT_EQ(queue.Pick(0, 0)->position, 1U);
+  queue.Push(Make(kA, 2, 800));
+  queue.Push(Planned(3, 10));
+  queue.Push(MakeCopy(4, 600));
+  queue.Push(MakeCopy(5, 600));
+  queue.Push(MakePair(7, 10));
+  EXPECT_EQ(queue.Pick(0, 0)->order, Order::kPaired);
+  EXPECT_EQ(queue.Pick(0, 0)->position, 4U) << "although sums have no credit left";
+  EXPECT_EQ(queue.Pick(0, 0)->order, Order::kPlanned) << "the other copy has no credit";
+  queue.Return(MakeCopy(4, 600));
+  queue.Return(Make(kA, 1, 800));
+  EXPECT_EQ(queue.Pick(0, 0)->position, 5U) << "although 2 waits for longer";
+  EXPECT_EQ(queue.Pick(0, 0)->position, 2U);
+}
+
+TEST(UnifiedQueue, CopiesGoInTurnWithSumsWhereTheJobWantsIt) {
+  UnifiedQueue queue({10'000});
+  queue.AddJob(kA, {.by_urgency = false});
+  queue.Push(Make(kA, 1, 1));
+  queue.Push(MakeCopy(2, 1));
+  EXPECT_EQ(queue.Pick(0, 0)->order, Order::kPosted);
+}
+
 TEST(UnifiedQueue, SendsGoInTurnWithOtherBlocksWhereTheJobWantsIt) {
   UnifiedQueue queue({10'000});
-  queue.AddJob(kA, {.pairs_first = false});
+  queue.AddJob(kA, {.by_urgency = false});
   queue.Push(Make(kA, 1, 1));
   queue.Push(MakePair(7, 1));
   EXPECT_EQ(queue.Pick(0, 0)->order, Order::kPosted);
@@ -400,6 +433,20 @@ TEST(UnifiedQueue, SendsThatNeverEndKeepNoOtherBlockWaitingForGood) {
     if (stage.order == Order::kPosted) others.push_back(now);
   }
   EXPECT_EQ(others, (std::vector<TimeNs>{kWaitMaxNs, 2 * kWaitMaxNs + kStep}));
+}
+
+TEST(UnifiedQueue, CopiesThatNeverEndKeepNoSumWaitingForGood) {
+  UnifiedQueue queue({10'000});
+  queue.AddJob(kA, {});
+  queue.Push(Make(kA, 1, 1));
+  std::uint64_t position = 1;
+  for (TimeNs now = 0; now < kWaitMaxNs; now += 100 * kMillisecond) {
+    for (int i = 0; i < 2; ++i) queue.Push(MakeCopy(++position, 1));
+    const Stage stage = *queue.Pick(0, now);
+    queue.Return(stage);
+    EXPECT_EQ(stage.order, Order::kCopied);
+  }
+  EXPECT_EQ(queue.Pick(0, kWaitMaxNs)->position, 1U);
 }
 
 TEST(UnifiedQueue, NeitherOrderOfAJobHoldsTheOthersCredit) {
