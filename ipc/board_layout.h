@@ -14,7 +14,7 @@
 namespace headrace::ipc {
 
 inline constexpr std::uint64_t kBoardMagic = 0x3144524f42445248;  // "HRDBORD1"
-inline constexpr std::uint32_t kBoardVersion = 12;
+inline constexpr std::uint32_t kBoardVersion = 13;
 inline constexpr std::int64_t kTimeUnknown = -1;  // in rows whose field says that it may be
 
 inline constexpr std::size_t kJobRowsMax = 64;
@@ -99,11 +99,12 @@ struct CountersRow {
   std::uint64_t records_refused;  // malformed or disallowed
   std::uint64_t sessions_opened;
   std::uint64_t sessions_closed;
-  std::uint64_t queue_rows_left_out;          // block stages that found no free row
-  std::uint64_t late_reports;                 // operations that waited longer than they should
-  std::uint64_t quota_refusals;               // of sessions, memory and posts
-  std::uint64_t jobs_unrecorded;              // that found no place in the flight recorder
-  std::uint64_t blocks_verified;              // whose results were compared
+  std::uint64_t queue_rows_left_out;  // block stages that found no free row
+  std::uint64_t late_reports;         // operations that waited longer than they should
+  std::uint64_t slow_reports;         // ranks that were slow for longer than their job allows
+  std::uint64_t quota_refusals;       // of sessions, memory and posts
+  std::uint64_t jobs_unrecorded;      // that found no place in the flight recorder
+  std::uint64_t blocks_verified;      // whose results were compared
   std::uint64_t failed_by_code[kCodeCounts];  // operations, by headrace::Code
 };
 
@@ -147,7 +148,7 @@ struct JobRow {
   std::int64_t recovery_ns;   // the last: from the failure to the first operation that ended well
   std::int64_t recovered_ns;  // sum of all
   char name[64];
-  char failure[256];  // why state is kFailed, or what keeps its nodes from beginning
+  char failure[256];  // why state is kFailed, what keeps its nodes from beginning, or who is slow
 };
 
 // A GPU that the service uses. Rows of GPUs stand at their ordinals.
@@ -478,7 +479,7 @@ struct BoardLayout {
   BoardSlot<PeerRow> peers[kPeerRowsMax];
   BoardSlot<UserRow> users[kUserRowsMax];
 };
-static_assert(sizeof(ServiceRow) == 368 && sizeof(CountersRow) == 248 && sizeof(JobRow) == 808);
+static_assert(sizeof(ServiceRow) == 368 && sizeof(CountersRow) == 256 && sizeof(JobRow) == 808);
 static_assert(sizeof(UserRow) == 88);
 static_assert(sizeof(GpuRow) == 128 && sizeof(LogRow) == 16 && sizeof(CertificateRow) == 296);
 static_assert(sizeof(RankRow) == 80 && sizeof(QueueRow) == 168 && sizeof(LaneRow) == 216);

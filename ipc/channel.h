@@ -23,7 +23,7 @@
 namespace headrace::ipc {
 
 inline constexpr std::uint64_t kChannelMagic = 0x314e414843445248;  // "HRDCHAN1"
-inline constexpr std::uint32_t kChannelVersion = 3;
+inline constexpr std::uint32_t kChannelVersion = 4;
 inline constexpr std::uint32_t kErrorTextsMax = 64;
 inline constexpr std::size_t kErrorTextSize = 512;
 
@@ -39,8 +39,11 @@ struct ChannelHeader {
   // Client -> service: threads of the client that sleep on a completion word. While it is 0 the
   // service ends operations without a system call.
   alignas(64) std::atomic<std::uint32_t> client_waiters;
+  // Client -> service: for how long its threads have waited for operations in this session. What
+  // they have not is their own time, by which ranks that are slow are found. Informative.
+  std::atomic<std::uint64_t> client_waited_ns;
 };
-static_assert(sizeof(ChannelHeader) == 192);
+static_assert(sizeof(ChannelHeader) == 192 && offsetof(ChannelHeader, client_waited_ns) == 136);
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 

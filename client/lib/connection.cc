@@ -195,6 +195,8 @@ Status Connection::SendHello(const AttachRequest& request, int channel_fd, int d
     fields.setRendezvous(request.rendezvous.c_str());
     fields.setArchitecture(request.architecture.c_str());
     fields.setSendsClass(request.sends_class.c_str());
+    fields.setSlowS(request.slow_s);
+    fields.setSlowLeastWorld(request.slow_least_world);
     fields.setAfterEpoch(request.after_epoch);
     fields.setRendezvousFrom(request.rendezvous_from.c_str());
     fields.setCanReconnect(request.can_reconnect);

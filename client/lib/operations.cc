@@ -162,9 +162,10 @@ Result<bool> Operations::WaitForEnd(std::uint64_t operation, TimeNs timeout_ns) 
   const TimeNs spin_ns = std::min(spin_ns_, bound_ns);
   const bool ended = (spin_ns > 0 && Spin(sequence, spin_ns)) ||
                      reader_.Wait(sequence, bound_ns == kNever ? kNever : bound_ns - spin_ns);
+  const auto waited_ns = static_cast<std::uint64_t>(MonotonicNow() - begin);
   counters_.waits.fetch_add(1, std::memory_order_relaxed);
-  counters_.waited_ns.fetch_add(static_cast<std::uint64_t>(MonotonicNow() - begin),
-                                std::memory_order_relaxed);
+  counters_.waited_ns.fetch_add(waited_ns, std::memory_order_relaxed);
+  channel_->header.client_waited_ns.fetch_add(waited_ns, std::memory_order_relaxed);
   return ended;
 }
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "ipc/base/steering.h"
 
@@ -47,6 +48,18 @@ class Reader {
     }
     Refuse(fmt::format("{}=\"{}\" is not a whole number below 2^32 - 1", name, *text));
     return otherwise;
+  }
+
+  // "NUMBER" or "NUMBER:WORD": the number, 0 where nothing is said, and whether the word follows.
+  std::pair<std::uint32_t, bool> NumberAndWord(const char* name, std::string_view word) {
+    const std::string_view text = Text(name).value_or("0");
+    std::uint32_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const std::string_view rest(end, static_cast<std::size_t>(text.data() + text.size() - end));
+    const bool has_word = rest.starts_with(':') && rest.substr(1) == word;
+    if (error == std::errc() && (rest.empty() || has_word)) return {number, has_word};
+    Refuse(fmt::format("{}=\"{}\" is neither SECONDS nor SECONDS:{}", name, text, word));
+    return {0, false};
   }
 
   // Its place among the names; 0, the first, where nothing is said.
@@ -124,6 +137,13 @@ void FillReconnect(Reader& reader, hr_options& options) {
   options.role = reader.OneOf("HEADRACE_ROLE", kRoleNames);
 }
 
+// "30" or "30:evict".
+void FillSlow(Reader& reader, hr_options& options) {
+  const auto [seconds, evicts] = reader.NumberAndWord("HEADRACE_SLOW", "evict");
+  options.slow_bound_s = seconds;
+  options.slow_evict = evicts ? 1 : 0;
+}
+
 void FillSendsClass(Reader& reader, hr_options& options) {
   reader.Copy("HEADRACE_SENDS_CLASS", reader.Text("HEADRACE_SENDS_CLASS").value_or(""),
               options.sends_class);
@@ -144,6 +164,35 @@ Status CheckJob(std::string_view job) {
     return Error(
         Code::kInvalidArgument,
         fmt::format("job name \"{}\": only printable ASCII without blanks is possible", job));
+  }
+  return {};
+}
+
+Status CheckSlow(const hr_options& options) {
+  if (options.slow_bound_s > kSlowBoundMaxS) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("slow_bound_s {} (HEADRACE_SLOW): 1 to {} seconds are possible, and 0 "
+                             "for no bound",
+                             options.slow_bound_s, kSlowBoundMaxS));
+  }
+  if (options.slow_evict > 1) {
+    return Error(
+        Code::kInvalidArgument,
+        fmt::format("slow_evict {}: 0 (slow ranks are named) and 1 (and evicted) are known",
+                    options.slow_evict));
+  }
+  if (options.slow_evict == 0) return {};
+  if (options.slow_bound_s == 0) {
+    return Error(Code::kInvalidArgument,
+                 "slow_evict without slow_bound_s: say for how many seconds a rank is slow before "
+                 "it is evicted");
+  }
+  if (options.shrink_min_world == 0) {
+    return Error(
+        Code::kInvalidArgument,
+        "slow ranks are to be evicted (slow_evict, HEADRACE_SLOW) from a job that does not "
+        "go on without them: say with how many ranks it may (shrink_min_world, "
+        "HEADRACE_SHRINK)");
   }
   return {};
 }
@@ -172,8 +221,8 @@ Status CheckNodes(const hr_options& options) {
 }
 
 bool IsKnown(std::size_t size) {
-  return size == sizeof(hr_options) || size == kFourthOptionsSize || size == kThirdOptionsSize ||
-         size == kSecondOptionsSize || size == kFirstOptionsSize;
+  return size == sizeof(hr_options) || size == kFifthOptionsSize || size == kFourthOptionsSize ||
+         size == kThirdOptionsSize || size == kSecondOptionsSize || size == kFirstOptionsSize;
 }
 
 Error UnknownSize(std::size_t size) {
@@ -200,6 +249,7 @@ Status FillOptions(const Environment& environment, hr_options& options) {
   FillNodes(reader, options);
   FillReconnect(reader, options);
   FillSendsClass(reader, options);
+  FillSlow(reader, options);
   return reader.status();
 }
 
@@ -237,7 +287,8 @@ Result<hr_options> WholeOptions(const Environment& environment, const hr_options
     if (given.size == kThirdOptionsSize) whole.reconnect_s = reconnect_s;
   }
   if (given.size == kFourthOptionsSize) whole.role = reader.OneOf("HEADRACE_ROLE", kRoleNames);
-  FillSendsClass(reader, whole);
+  if (given.size < kFifthOptionsSize) FillSendsClass(reader, whole);
+  FillSlow(reader, whole);
   if (Status status = reader.status(); !status) return status.error();
   return whole;
 }
@@ -275,6 +326,7 @@ Status CheckOptions(const hr_options& options) {
   if (options.call_timeout_ms == 0) {
     return Error(Code::kInvalidArgument, "call_timeout_ms is 0: no answer can come in that time");
   }
+  if (Status status = CheckSlow(options); !status) return status;
   if (options.role != HR_ROLE_RANK) return CheckNodes(options);
   if (options.rank == HR_UNSET || options.world_size == HR_UNSET) {
     return Error(Code::kInvalidArgument,

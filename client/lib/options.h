@@ -18,14 +18,15 @@ using Environment = std::function<const char*(const char* name)>;
 Status FillOptions(const Environment& environment, hr_options& options);
 
 // hr_options before it had a rendezvous, before it had reconnect_s, before it had
-// shrink_min_world, which has come where padding was, and before it had role, which has too, and
-// sends_class.
+// shrink_min_world, which has come where padding was, before it had role, which has too, and
+// sends_class, and before it had slow_bound_s.
 inline constexpr std::size_t kFirstOptionsSize = offsetof(hr_options, rendezvous);
 inline constexpr std::size_t kSecondOptionsSize = offsetof(hr_options, reconnect_s);
 inline constexpr std::size_t kThirdOptionsSize = offsetof(hr_options, shrink_grace_ms);
 inline constexpr std::size_t kFourthOptionsSize = offsetof(hr_options, sends_class);
+inline constexpr std::size_t kFifthOptionsSize = offsetof(hr_options, slow_bound_s);
 static_assert(kFirstOptionsSize == 264 && kSecondOptionsSize == 552 && kThirdOptionsSize == 560 &&
-              kFourthOptionsSize == 568 && sizeof(hr_options) == 576);
+              kFourthOptionsSize == 568 && kFifthOptionsSize == 576 && sizeof(hr_options) == 584);
 
 // The first `size` bytes of filled options, for a caller that was compiled with so many; `options`
 // is untouched when the library knows no such structure.

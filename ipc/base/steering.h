@@ -24,8 +24,15 @@ enum class SteeringKind : std::uint8_t {
   // posted that operation and gradients of that iteration.
   kDrainOperations = 10,
   kDrainIterations = 11,
-  kEvict = 20,  // value: a rank, which the job loses at once as if its process were gone
+  // Between services only, about ranks that are slow (service/session/slow_rank.h).
+  kSlowBound = 12,  // value: SlowBound, as rank 0 said when it attached
+  kOwnShare = 13,   // value: OwnShare, to the node of rank 0
+  kSlowRank = 14,   // value: SlowRank, from the node of rank 0
+  kEvict = 20,      // value: a rank, which the job loses at once as if its process were gone
 };
+constexpr bool IsAboutSlowRanks(SteeringKind kind) {
+  return kind >= SteeringKind::kSlowBound && kind <= SteeringKind::kSlowRank;
+}
 inline constexpr int kSteeringKindsCount = 9;  // that people may ask for, beside kEvict
 
 // When sends and receives of a job go, beside its other operations and the blocks of its plan.
@@ -49,5 +56,7 @@ inline constexpr std::uint64_t kPriorityMax = 15;
 inline constexpr std::uint64_t kLimitMin = 1000;
 // No wire is faster, and reckoning with more could overflow.
 inline constexpr std::uint64_t kLimitMax = 1'000'000'000'000;
+// A rank that is slow for longer than any bound was so for a day.
+inline constexpr std::uint32_t kSlowBoundMaxS = 86'400;
 
 }  // namespace headrace

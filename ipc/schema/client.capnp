@@ -87,6 +87,8 @@ struct AttachRequest {
   members @12 :List(UInt32);  # of the job, by rank: Membership; empty: each is what its rank says
   sendsClass @13 :Text;     # of rank 0: "above" or "same", of the job's sends and receives; empty:
                             # as the job has it, which begins with above. Of other ranks it says nothing
+  slowS @14 :UInt32;        # of rank 0: who is slow for so many seconds is named; 0: nobody looks
+  slowLeastWorld @15 :UInt32;  # likewise: and evicted, where so many ranks are left; 0: nobody is
 }
 
 struct AttachGrant {

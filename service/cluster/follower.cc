@@ -93,6 +93,11 @@ void Follower::OnRankAttached(const SessionIdentity& identity) {
                    .value = static_cast<std::uint64_t>(*identity.sends_class),
                    .uid = identity.uid});
   }
+  if (identity.rank == 0 && identity.slow_bound.seconds != 0) {
+    Steer(job.id, {.kind = SteeringKind::kSlowBound,
+                   .value = identity.slow_bound.Value(),
+                   .uid = identity.uid});
+  }
   if (job.stage == Stage::kJoined) {
     SendRankAttached(job, identity.rank);
   } else if (job.stage == Stage::kReaching && jobs_.IsUp(job.leader)) {

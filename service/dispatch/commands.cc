@@ -37,19 +37,28 @@ void JobCommands::Steer(Job& job, const Steering& steering, TimeNs now) {
     case Kind::kSends:
       return settings_.Request(job, steering, now);
     case Kind::kEvict:
-      return Evict(job, steering);
+      return Evict(job, steering.value, "was evicted by " + AskedBy(steering));
+    case Kind::kSlowBound:
+    case Kind::kOwnShare:
+    case Kind::kSlowRank:
+      return OnSlow(job, steering, now);
     case Kind::kCompress:  // it comes with a plan
       return;
   }
 }
 
-void JobCommands::Evict(Job& job, const Steering& steering) {
-  if (steering.value >= job.world_size()) return;
-  const Member& member = job.member(static_cast<std::uint32_t>(steering.value));
+void JobCommands::OnSlow(Job& job, const Steering& steering, TimeNs now) {
+  std::optional<SlowRanks::Eviction> eviction = slow_ranks_.Handle(job, steering, now);
+  if (eviction) Evict(job, eviction->rank, std::move(eviction->cause));
+}
+
+void JobCommands::Evict(Job& job, std::uint64_t rank, std::string cause) {
+  if (rank >= job.world_size()) return;
+  const Member& member = job.member(static_cast<std::uint32_t>(rank));
   if (member.session == nullptr || member.gone) return;  // it is another node's, or gone
   // Once in a session's life, or as often as a person may ask.
   rpc_.Send(SessionBroken{.session = member.session->identity().id,
-                          .error = Error(Code::kPeerLost, "was evicted by " + AskedBy(steering)),
+                          .error = Error(Code::kPeerLost, std::move(cause)),
                           .evicted = true});
 }
 

@@ -11,11 +11,15 @@
 // Owned and called by dispatch, on its thread.
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include "service/actor/outgoing.h"
 #include "service/dispatch/blocks/flow.h"
 #include "service/dispatch/blocks/settings.h"
 #include "service/dispatch/job/job.h"
 #include "service/dispatch/messages.h"
+#include "service/dispatch/slow_ranks.h"
 #include "service/rpc/messages.h"
 
 namespace headrace::service {
@@ -23,11 +27,21 @@ namespace headrace::service {
 class JobCommands {
  public:
   // All outlive it.
-  JobCommands(Flow& flow, Outgoing<PeersMessage>& peers, Outgoing<RpcMessage>& rpc)
-      : flow_(flow), settings_(flow.settings()), peers_(peers), rpc_(rpc) {}
+  JobCommands(Flow& flow, BoardWriter& board, Outgoing<PeersMessage>& peers,
+              Outgoing<RpcMessage>& rpc)
+      : flow_(flow),
+        settings_(flow.settings()),
+        slow_ranks_(peers, flow.events(), board),
+        peers_(peers),
+        rpc_(rpc) {}
 
   void Steer(Job& job, const Steering& steering, TimeNs now);
 
+  // After a record of the rank, which is attached.
+  void OnRecord(Job& job, std::uint32_t rank, TimeNs now) {
+    slow_ranks_.OnRecord(job, rank, now);
+    FinishDrain(job, now);
+  }
   // After a post and after an end: ends the job, if it is drained and everything up to the limits
   // has ended.
   void FinishDrain(Job& job, TimeNs now) {
@@ -37,7 +51,8 @@ class JobCommands {
  private:
   // Rpc ends the lease as if the process were gone; all else follows from the lease's end, here and
   // on the other nodes.
-  void Evict(Job& job, const Steering& steering);
+  void Evict(Job& job, std::uint64_t rank, std::string cause);
+  void OnSlow(Job& job, const Steering& steering, TimeNs now);
   void Resume(Job& job, const Steering& steering, TimeNs now);
   void DrainJob(Job& job, const Steering& steering, TimeNs now);
   // A node of the job has said how far it is.
@@ -48,6 +63,7 @@ class JobCommands {
 
   Flow& flow_;
   SettingChanges& settings_;
+  SlowRanks slow_ranks_;
   Outgoing<PeersMessage>& peers_;
   Outgoing<RpcMessage>& rpc_;
 };

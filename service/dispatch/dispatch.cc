@@ -39,7 +39,7 @@ struct Dispatch::Parts {
              dispatch.mapping_),
         intake(flow, dispatch.board_),
         remote_pairs(flow, intake),
-        commands(flow, dispatch.peers_, dispatch.rpc_),
+        commands(flow, dispatch.board_, dispatch.peers_, dispatch.rpc_),
         stragglers(flow.lanes(), dispatch.board_, dispatch.peers_, flow.events()) {}
 
   Flow flow;
@@ -256,7 +256,7 @@ void Dispatch::ReadRecord(const Reading& reading, TimeNs now) {
   }
   HR_CHECK(record->has_value(), identity.rank);
   parts_->intake.Post(*reading.job, identity.rank, **record, now);
-  parts_->commands.FinishDrain(*reading.job, now);
+  parts_->commands.OnRecord(*reading.job, identity.rank, now);
 }
 
 void Dispatch::Handle(OpenSession message, TimeNs now) {

@@ -39,6 +39,10 @@ void WriteMembers(schema::Membership::Builder builder, const Membership& members
   for (unsigned i = 0; i < list.size(); ++i) list.set(i, membership.members[i]);
 }
 
+SlowBound ReadSlowBound(schema::AttachRequest::Reader request) {
+  return {.seconds = request.getSlowS(), .least_world = request.getSlowLeastWorld()};
+}
+
 // By rank; none are said where each is what its rank says.
 Status CheckMembers(schema::AttachRequest::Reader request) {
   if (request.getMembers().size() == 0) return {};
@@ -95,6 +99,7 @@ Status Bootstrap::CheckAttach(schema::Hello::Reader hello,
                  fmt::format("sends of class \"{}\": there are above and same",
                              Printable({sends.begin(), sends.size()}, kFromMax)));
   }
+  if (Status status = CheckSlowBound(ReadSlowBound(request)); !status) return status;
   return CheckMembers(request);
 }
 
@@ -122,6 +127,7 @@ LeaseRequest Bootstrap::ReadLease(schema::AttachRequest::Reader request) const {
                                                  : Printable({from.begin(), from.size()}, kFromMax);
   const auto sends = request.getSendsClass();
   lease.sends_class = SendsClassOf({sends.begin(), sends.size()});
+  lease.slow_bound = ReadSlowBound(request);
   lease.attached_ns = MonotonicNow();
   return lease;
 }

@@ -24,6 +24,7 @@
 #include "ipc/ring_reader.h"
 #include "service/session/layout.h"
 #include "service/session/segment_memory.h"
+#include "service/session/slow_rank.h"
 
 namespace headrace::service {
 
@@ -65,6 +66,7 @@ struct SessionIdentity {
   bool can_reconnect = false;     // it comes back by itself when its service ends
   std::string architecture{};     // who sums a job of several nodes; empty: as its leader has it
   std::optional<SendsClass> sends_class{};  // that rank 0 asks for
+  SlowBound slow_bound{};                   // likewise
   TimeNs attached_ns = 0;
 };
 
@@ -105,6 +107,11 @@ class Session {
     // stream is in memory by then.
     return channel_.layout().ready[record % ipc::kOperationsMax].load(std::memory_order_acquire) >=
            record;
+  }
+
+  // For how long the client's threads have waited for ends, as it says.
+  std::uint64_t WaitedNs() const {
+    return channel_.layout().header.client_waited_ns.load(std::memory_order_relaxed);
   }
 
   void AddTensors(TensorId first, std::vector<Tensor> tensors);

@@ -20,15 +20,12 @@ Json ServiceJson(const ipc::BoardReading& reading) {
 }
 
 Json TotalsJson(const ipc::CountersRow& row) {
-  return {{"operations_ended", row.operations_ended},
-          {"operations_failed", row.operations_failed},
-          {"bytes_moved", row.bytes_moved},
-          {"records_refused", row.records_refused},
-          {"late_reports", row.late_reports},
-          {"quota_refusals", row.quota_refusals},
-          {"queue_rows_left_out", row.queue_rows_left_out},
-          {"jobs_unrecorded", row.jobs_unrecorded},
-          {"blocks_verified", row.blocks_verified}};
+  return {
+      {"operations_ended", row.operations_ended}, {"operations_failed", row.operations_failed},
+      {"bytes_moved", row.bytes_moved},           {"records_refused", row.records_refused},
+      {"late_reports", row.late_reports},         {"slow_ranks", row.slow_reports},
+      {"quota_refusals", row.quota_refusals},     {"queue_rows_left_out", row.queue_rows_left_out},
+      {"jobs_unrecorded", row.jobs_unrecorded},   {"blocks_verified", row.blocks_verified}};
 }
 
 Json LanesJson(const ipc::BoardReading& reading) {

@@ -93,9 +93,9 @@ def check_compressed(rank: int, ranks: int) -> None:
     module = torch.nn.parallel.DistributedDataParallel(
         torch.nn.Linear(400, 100), process_group=group
     )
-    module(torch.full((2, 400), float(rank))).sum().backward()
-    # Of small whole numbers bf16 loses nothing.
-    average = torch.full_like(module.module.weight, float(ranks - 1))
+    # DDP divides before it sums, and of small whole numbers bf16 loses nothing.
+    module(torch.full((2, 400), float(rank * ranks))).sum().backward()
+    average = torch.full_like(module.module.weight, float(ranks * (ranks - 1)))
     assert torch.equal(module.module.weight.grad, average), module.module.weight.grad
     try:
         dist.new_group(pg_options=headrace.torch.GroupOptions(compress="int8"))

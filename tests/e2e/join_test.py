@@ -173,6 +173,47 @@ class OneNode(JoinCase):
         self.assertEqual(said[0]["digest"], said[2]["digest"])
 
 
+    def test_a_slow_rank_is_named_and_evicted_and_joins_again(self) -> None:
+        services = [self.service] * 3
+        held = 300  # which no run with the slow rank comes to
+        asked = {"first": 0, "steps": held + STEPS, "min_world": 2, "slow_bound": "2:evict"}
+        run = self.train(
+            services,
+            "train",
+            slow=[[1, 0.3]],
+            hold=[held, self.path("go")],
+            grown=self.path("state"),
+            **asked,
+        )
+        _, complaints = run.programs[1].communicate(timeout=LIMIT_S)
+        self.assertNotEqual(run.programs[1].returncode, 0)
+        for part in ("evicted as slow", "median of the others", "HEADRACE_ROLE=join"):
+            self.assertIn(part, complaints)
+        _, events = self.service.ctl("events")
+        self.assertRegex(events, r"rank 1 \(pid \d+\) is slow: for \d+ s")
+        self.assertEqual(self.service.ctl_json("status")["counters"]["slow_ranks"], 1)
+        self.await_processes(self.service, 2)
+        joiner = self.train([self.service], "train", role="join", **asked)
+        self.await_processes(self.service, 2, 1)
+        self.go_on()
+        said: dict[Any, dict[str, Any]] = dict(run.ends([1]))
+        said["joined"] = joiner.ends()[0]
+        new = 2 * MEMBERS_MAX
+        begun = said["joined"]["first"]
+        self.assertGreaterEqual(begun, held)
+        self.assertEqual(said[0]["resizes"][0]["lost"], [1])
+        self.assertEqual(said[0]["resizes"][-1]["members"], [0, 2, new])
+        after = self.train(
+            services,
+            "after",
+            members=[0, 2, new],
+            first=begun,
+            steps=held + STEPS - begun,
+            load=self.path("state"),
+        ).ends()
+        self.require_alike(said, [0, 2, "joined"], after)
+
+
 class Nodes(JoinCase):
     def test_one_joins_on_a_node_that_the_job_has_not_been_on(self) -> None:
         cluster = Cluster(nodes=3, loopback=True)

@@ -1,13 +1,15 @@
 """One rank of a training run that goes on when others are lost; shrink_test.py starts it.
 
 usage: shrink_train.py '{"first": 0, "steps": 12, "members": [0, 1], "kill": [[2, 5, "backward"]],
-                         "load": PATH, "save": PATH, "hold": [8, PATH], "grown": PATH}'
+                         "load": PATH, "save": PATH, "hold": [8, PATH], "grown": PATH,
+                         "slow": [[1, 0.3]]}'
 
 Trains by ScheduledOptimizer from step ``first`` on; the data of a step depends on the step and on which member
 of ``members`` this rank is. A member named in ``kill`` kills itself at that moment of that step; before the step
-of ``hold`` all wait until the path is there. A rank that joins begins with the job's next step. Prints one
-JSON line: each step's loss, how the job was resized, the first step, and a digest of parameters and
-optimizer state; rank 0 saves these to ``grown`` when others join.
+of ``hold`` all wait until the path is there. One named in ``slow`` computes for so many seconds more
+in each step. A rank that joins begins with the job's next step. Prints one JSON line: each step's loss, how the
+job was resized, the first step, and a digest of parameters and optimizer state; rank 0 saves these to ``grown``
+when others join.
 """
 
 from __future__ import annotations
@@ -66,6 +68,8 @@ def main() -> int:
     optimizer = headrace.torch.ScheduledOptimizer(adam, model, session, resized=resized)
     moments = {(step, when) for who, step, when in asked.get("kill", ()) if who == member}
 
+    pause_s = dict(asked.get("slow", ())).get(member, 0.0)
+
     def come_to(step: int, when: str) -> None:
         if (step, when) in moments:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -83,6 +87,7 @@ def main() -> int:
         inputs = batch(member, step)
         loss = (model(inputs) - inputs[:, :4]).square().mean()
         come_to(step, "forward")
+        time.sleep(pause_s)
         loss.backward()
         come_to(step, "step")
         optimizer.step()

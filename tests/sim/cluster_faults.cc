@@ -7,14 +7,15 @@
 
 namespace headrace::sim {
 
-void ClusterSimulation::CloseRank(Seat& seat, bool orderly) {
+void ClusterSimulation::CloseRank(Seat& seat, bool orderly, bool exited) {
   const std::string cause = orderly ? "left the job" : "exited or was killed";
   Rank& rank = *seat.rank;
   Trace(fmt::format("{} {}", rank.Name(), cause));
   cluster_.node(seat.node).Close(rank.client(), orderly, cause);
-  services_[seat.node]->OnRankEnded(seat.identity, orderly, cause);
+  services_[seat.node]->OnRankEnded(seat.identity, orderly, cause, exited);
   rank.closed = true;
   rank.orderly = orderly;
+  seat.exited = exited;
 }
 
 void ClusterSimulation::LoseRank() {

@@ -240,10 +240,13 @@ std::optional<std::string> ClusterSimulation::AttachRank(Job& job, std::uint32_t
                    .job_name = spec.name,
                    .after_epoch = seat.after_epoch,
                    .rank = rank,
+                   .member = job.members.empty() ? rank : job.members[rank],
+                   .members_hash = service::HashOfMembers(job.members),
                    .world_size = spec.world_size,
                    .pid = static_cast<std::int32_t>(1000 + rank),
                    .timeout_ms = spec.timeout_ms,
                    .rendezvous = spec.rendezvous,
+                   .can_reconnect = mood_ == ClusterMood::kSlow,
                    .architecture = std::string(job.served ? service::kServersName : ""),
                    .attached_ns = cluster_.now()};
   service.OnRankAttached(seat.identity);
@@ -260,44 +263,6 @@ void ClusterSimulation::PostSome() {
   if (!seat.IsLive() || job.deadline_ns != kNever) return;
   if (dice_.Chance(35)) return PostMessages(job, seat);
   for (std::uint64_t left = dice_.Between(1, 4); left > 0; --left) PostOne(job, seat);
-}
-
-void ClusterSimulation::PostMessages(Job& job, Seat& seat) {
-  // A send of a job that never forms ends it, as its operations do: it needs the ranks all the
-  // same.
-  for (std::uint64_t left = dice_.Between(1, 4); left > 0; --left) {
-    const bool spoiled = mood_ == ClusterMood::kQuarrel && dice_.Chance(4);
-    if (spoiled) Blame(job, fmt::format("rank {}", seat.rank->client().rank()), kNever);
-    seat.rank->PostMessage(messages_, spoiled, Timeout(), dice_);
-  }
-}
-
-std::optional<std::string> ClusterSimulation::AnswerMessages() {
-  // An answer may be taken by another that waits, so they are posted one after the other.
-  for (int patience = 0; patience < 200; ++patience) {
-    bool any = false;
-    for (Job& job : jobs_) {
-      for (Seat& seat : job.seats) {
-        if (!seat.IsLive()) continue;
-        const std::optional<Rank::OtherSide> side = seat.rank->FirstOtherSide();
-        if (!side || !job.seats[side->rank].IsLive()) continue;
-        any = true;
-        // A send may have been received, and its node has yet to hear of it.
-        for (int i = 0; i < 10 && seat.rank->IsOpen(side->record); ++i) {
-          Advance(kMillisecond);
-          if (auto wrong = Check()) return wrong;
-        }
-        if (!seat.rank->IsOpen(side->record)) continue;
-        job.seats[side->rank].rank->Answer(messages_, *side, Timeout(), dice_);
-        for (int i = 0; i < 50 && seat.rank->IsOpen(side->record); ++i) {
-          Advance(kMillisecond);
-          if (auto wrong = Check()) return wrong;
-        }
-      }
-    }
-    if (!any) break;
-  }
-  return std::nullopt;
 }
 
 void ClusterSimulation::PostOne(Job& job, Seat& seat) {
@@ -434,15 +399,20 @@ std::optional<std::string> ClusterSimulation::Finish() {
     if (auto wrong = messages_.Lost()) return wrong;
     if (messages_.failed() != 0) return "nothing was wrong, and a send or receive failed";
   }
-  if (auto wrong = mood_ == ClusterMood::kReconnect ? ReconnectAll() : BeginAgain()) return wrong;
+  if (auto wrong = mood_ == ClusterMood::kReconnect ? ReconnectAll()
+                   : mood_ == ClusterMood::kSlow    ? EvictSlow()
+                                                    : BeginAgain()) {
+    return wrong;
+  }
   for (Job& job : jobs_) {
     for (Seat& seat : job.seats) {
       if (!seat.IsLive()) continue;
       Blame(job, "", kNever);
-      CloseRank(seat, dice_.Chance(50));
+      CloseRank(seat, dice_.Chance(50), mood_ == ClusterMood::kSlow);
     }
   }
-  Advance(2 * kDetection + kSecond);
+  const TimeNs told_ns = mood_ == ClusterMood::kSlow ? service::kLostMembersToldNs : 0;
+  Advance(2 * kDetection + kSecond + told_ns);
   return CheckAllReturned();
 }
 

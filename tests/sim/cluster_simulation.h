@@ -46,8 +46,9 @@ enum class ClusterMood : std::uint8_t {
   kReconnect,   // services are killed and begin again, connections break; ranks come back
   kStandstill,  // a node's service stands still for a while
   kRails,       // one of several networks is cut and mended: every operation must end well
+  kSlow,        // a rank is slow and evicted; the others go on, and it joins again
 };
-inline constexpr std::size_t kClusterMoodsCount = 9;
+inline constexpr std::size_t kClusterMoodsCount = 10;
 
 class ClusterSimulation {
  public:
@@ -59,6 +60,8 @@ class ClusterSimulation {
   const Ledger& ledger() const { return ledger_; }
   const Messages& messages() const { return messages_; }
   const Agreements& agreements() const { return agreements_; }
+  // Jobs that have gone on with other ranks than before.
+  std::uint64_t decisions() const { return decisions_; }
 
  private:
   struct Seat {
@@ -67,6 +70,7 @@ class ClusterSimulation {
     service::SessionIdentity identity{};
     std::unique_ptr<Training> training{};  // null where its job has no gradients
     bool dead = false;                     // with its node
+    bool exited = false;                   // and does not come back as that rank
     std::uint32_t after_epoch = 0;         // in which the rank was before; 0: it begins
     std::uint32_t epoch = 0;               // in which it is, as far as its service knows
     bool IsLive() const { return rank && !dead && !rank->closed; }
@@ -85,6 +89,8 @@ class ClusterSimulation {
     Values values = Values::kExact;
     std::optional<std::size_t> life_before{};  // whose ranks come back as this job's
     bool came_back = false;                    // its ranks have, as another job's
+    std::vector<std::uint32_t> members{};      // by rank, as was decided; empty: nothing was
+    std::uint32_t generation = 0;              // of that decision
     bool paused = false;
     TimeNs still_from_ns = kNever;  // nothing of it ends any more while it is paused
     std::uint64_t ended_then = 0;
@@ -106,7 +112,8 @@ class ClusterSimulation {
   // Posts the other side of every message that is open, where its rank is there.
   std::optional<std::string> AnswerMessages();
   void LoseRank();
-  void CloseRank(Seat& seat, bool orderly);
+  // `exited`: it cannot come back as that rank.
+  void CloseRank(Seat& seat, bool orderly, bool exited = false);
   void HarmNodes();
   void KillNode(std::size_t node);
   void RestartNode(std::size_t node);
@@ -135,6 +142,28 @@ class ClusterSimulation {
   bool LeavesLifeBefore(Job& job, std::uint32_t rank);
   std::optional<std::string> ReconnectAll();
   std::optional<std::string> CheckEpochs() const;
+
+  // ---- slow ranks ----
+  // A job at the end of the run has a rank that is slow, or none; what comes of it.
+  std::optional<std::string> EvictSlow();
+  // One iteration, in which that rank takes `factor` times as long as the others.
+  std::optional<std::string> IterateSlowly(Job& job, std::uint32_t slow, std::uint64_t factor);
+  // Whether the rank was evicted; who else was is wrong.
+  std::optional<std::string> CheckEvicted(Job& job, std::uint32_t slow, bool& evicted);
+  // The ranks that are left, and the one that was evicted, if it comes again now, are told who goes
+  // on, and do so as another job in the ledger. Returns its place among the jobs.
+  struct Asker {
+    std::size_t node = 0;
+    service::AskQuorum ask{};
+    bool asked = false;
+    std::optional<service::Quorum> answer{};
+  };
+  std::optional<std::string> GoOnAsDecided(std::size_t before, std::optional<std::size_t> joiner);
+  std::vector<Asker> AskersOf(const Job& job, std::optional<std::size_t> joiner);
+  std::optional<std::string> Decide(std::vector<Asker>& askers);
+  std::optional<std::string> CheckDecision(const Job& before, const std::vector<Asker>& askers,
+                                           bool joins) const;
+  std::optional<std::string> EnrollDecided(std::size_t before, const std::vector<Asker>& askers);
 
   // ---- standstill ----
   std::optional<std::string> StandStill();
@@ -179,7 +208,10 @@ class ClusterSimulation {
   support::ClusterSpec AnyCluster();
   std::uint32_t Timeout() const;
   // Nothing happens that an operation may notice.
-  bool IsCalm() const { return mood_ == ClusterMood::kCalm || mood_ == ClusterMood::kRails; }
+  bool IsCalm() const {
+    return mood_ == ClusterMood::kCalm || mood_ == ClusterMood::kRails ||
+           mood_ == ClusterMood::kSlow;
+  }
   void Trace(std::string what);
 
   std::uint64_t seed_;
@@ -204,6 +236,8 @@ class ClusterSimulation {
   std::set<std::pair<std::size_t, std::size_t>> cut_rails_;  // kRails: between which nodes
   bool killed_ = false;
   Instance instances_ = 0;
+  std::uint64_t decisions_ = 0;
+  std::uint64_t questions_ = 0;  // kSlow: tokens and connections
   std::vector<Job> jobs_;
   std::vector<std::string> trace_;
 };

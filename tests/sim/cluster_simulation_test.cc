@@ -42,6 +42,8 @@ const char* MoodName(ClusterMood mood) {
       return "Standstill";
     case ClusterMood::kRails:
       return "Rails";
+    case ClusterMood::kSlow:
+      return "Slow";
   }
   return "";
 }
@@ -54,6 +56,7 @@ TEST_P(ClusterSimulationTest, KeepsEveryPromiseForEverySeed) {
   std::uint64_t iterations = 0;
   std::uint64_t switches = 0;
   std::uint64_t messages = 0;
+  std::uint64_t decisions = 0;
   SeedWalk seeds(MoodName(GetParam()), ::testing::UnitTest::GetInstance()->test_to_run_count());
   while (const std::optional<std::uint64_t> next = seeds.Next()) {
     const std::uint64_t seed = *next;
@@ -64,6 +67,7 @@ TEST_P(ClusterSimulationTest, KeepsEveryPromiseForEverySeed) {
     iterations += simulation.ledger().iterations_ok();
     switches += simulation.agreements().switches_count();
     messages += simulation.messages().received();
+    decisions += simulation.decisions();
     ASSERT_FALSE(wrong) << *wrong << "\n"
                         << HowToReplay(seed, MoodName(GetParam()), simulation.trace());
   }
@@ -72,10 +76,14 @@ TEST_P(ClusterSimulationTest, KeepsEveryPromiseForEverySeed) {
   EXPECT_TRUE(iterations >= seeds.count() || seeds.IsOne()) << iterations;
   EXPECT_TRUE(2 * messages >= seeds.count() || seeds.IsOne()) << messages;
   EXPECT_TRUE(2 * switches >= seeds.count() || seeds.IsOne()) << switches;
-  const bool is_calm = GetParam() == ClusterMood::kCalm || GetParam() == ClusterMood::kRails;
+  const bool evicts = GetParam() == ClusterMood::kSlow;  // ranks between their iterations
+  EXPECT_TRUE(!evicts || 10 * decisions >= seeds.count() || seeds.IsOne()) << decisions;
+  const bool is_calm =
+      evicts || GetParam() == ClusterMood::kCalm || GetParam() == ClusterMood::kRails;
   EXPECT_TRUE((ended_failed != 0) == !is_calm || seeds.IsOne());
   RecordProperty("iterations", std::to_string(iterations));
   RecordProperty("messages", std::to_string(messages));
+  RecordProperty("decisions", std::to_string(decisions));
   RecordProperty("switches", std::to_string(switches));
   RecordProperty("ended_ok", std::to_string(ended_ok));
   RecordProperty("ended_failed", std::to_string(ended_failed));
@@ -86,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(Moods, ClusterSimulationTest,
                                            ClusterMood::kLoss, ClusterMood::kNodes,
                                            ClusterMood::kStrangers, ClusterMood::kSteering,
                                            ClusterMood::kReconnect, ClusterMood::kStandstill,
-                                           ClusterMood::kRails),
+                                           ClusterMood::kRails, ClusterMood::kSlow),
                          [](const auto& test) { return MoodName(test.param); });
 
 }  // namespace

@@ -34,8 +34,8 @@ void ClusterSimulation::SteerSomething() {
     case 5:
       return SteerJob(job, SteeringKind::kResume, 0);
     case 6:
-      if (dice_.Chance(30)) SteerJob(job, SteeringKind::kCancel, 0);
-      return;
+      if (dice_.Chance(30)) return SteerJob(job, SteeringKind::kCancel, 0);
+      return SteerJob(job, SteeringKind::kSends, dice_.Below(2));
     default:
       if (dice_.Chance(50)) SteerJob(job, SteeringKind::kDrain, 0);
       return;

@@ -87,11 +87,12 @@ void SimulatedService::OnRankAttached(const service::SessionIdentity& identity) 
 }
 
 void SimulatedService::OnRankEnded(const service::SessionIdentity& identity, bool orderly,
-                                   const std::string& cause) {
+                                   const std::string& cause, bool exited) {
+  follower_.OnLeaseEnded(identity, orderly, cause, exited);
   if (identity.rendezvous.empty()) {
     follower_.OnRankEnded(identity.job, identity.rank);
   } else if (!orderly) {
-    follower_.OnRankLost(identity.job, identity.rank, cause);
+    follower_.OnRankLost(identity.job, identity.rank, cause, exited);
   }
   Act();
 }
@@ -121,6 +122,16 @@ bool SimulatedService::Steer(const std::string& job, const service::Steering& st
   if (found) follower_.Steer(found->id, steering);
   Act();
   return found.has_value();
+}
+
+void SimulatedService::Ask(const service::AskQuorum& question) {
+  follower_.Handle(question, world_.timeline.now());
+  Act();
+}
+
+std::optional<service::QuorumAnswered> SimulatedService::PopAnswer(service::RequestToken token) {
+  const auto found = answers_.extract(token);
+  return found.empty() ? std::nullopt : std::optional(found.mapped());
 }
 
 Status SimulatedService::Greet(LineId line, const service::NodeFacts& facts) {
@@ -326,8 +337,10 @@ void SimulatedService::Execute(const service::NoteRefusal& /*action*/) {}
 // No rank here asks what its job waits for.
 void SimulatedService::Execute(const service::Answered& /*action*/) {}
 
-// Nobody asks here.
-void SimulatedService::Execute(const service::QuorumAnswered& /*action*/) {}
+void SimulatedService::Execute(const service::QuorumAnswered& action) {
+  answers_.insert_or_assign(action.token, action);
+}
+// No rank here asks whether others wait.
 void SimulatedService::Execute(const service::MembersWait& /*action*/) {}
 
 void SimulatedService::MakeUpCost(std::size_t rail, std::uint32_t group) {

@@ -51,8 +51,8 @@ class SimulatedService {
   // ---- from the leases ----
   Status CheckAttach(const support::JobSpec& job, std::uint32_t rank) const;
   void OnRankAttached(const service::SessionIdentity& identity);
-  void OnRankEnded(const service::SessionIdentity& identity, bool orderly,
-                   const std::string& cause);
+  void OnRankEnded(const service::SessionIdentity& identity, bool orderly, const std::string& cause,
+                   bool exited);
   // A new job of ranks on this node.
   JobId NextJob() { return JobId{++jobs_opened_}; }
 
@@ -65,6 +65,9 @@ class SimulatedService {
   // Whether there is such a job here.
   bool SetPolicy(const std::string& job, plan::Policy policy);
   bool Steer(const std::string& job, const service::Steering& steering);
+  // Who is left of a job; answered once.
+  void Ask(const service::AskQuorum& question);
+  std::optional<service::QuorumAnswered> PopAnswer(service::RequestToken token);
 
   // ---- from the lines ----
   Status Greet(LineId line, const service::NodeFacts& facts);
@@ -137,6 +140,7 @@ class SimulatedService {
   std::map<std::uint32_t, transport::GroupOptions> links_;  // by group, which is the JobId
   std::set<JobId> formed_;
   std::set<JobId> failed_;
+  std::map<service::RequestToken, service::QuorumAnswered> answers_;
 };
 
 }  // namespace headrace::sim

@@ -273,11 +273,12 @@ std::optional<std::string> Simulation::CheckOrder() {
     // Pairs have an order of their own, in which each goes when both of its sides are there.
     if (service::OrderOf(sequence) == schedule::Order::kPaired) continue;
     const bool is_fixed = mood_ != Mood::kHostile && !jobs_.at(job - 1).on_gpus;
-    if (is_fixed && position <= last_started_[job]) {
+    std::uint64_t& last = last_started_[{job, node_.transport().copying[ordered_]}];
+    if (is_fixed && position <= last) {
       return fmt::format("job {}: operation {}, block {} went after operation {}", job, sequence,
-                         position & 0xffff, service::SequenceOf(last_started_[job]));
+                         position & 0xffff, service::SequenceOf(last));
     }
-    last_started_[job] = position;
+    last = position;
   }
   return std::nullopt;
 }

@@ -98,9 +98,10 @@ class Simulation {
   Messages messages_;
   support::HandDrivenNode node_;
   std::vector<Job> jobs_;
-  std::size_t answered_ = 0;                             // control messages looked at
-  std::size_t ordered_ = 0;                              // transfers looked at
-  std::map<std::uint64_t, std::uint64_t> last_started_;  // position, by job
+  std::size_t answered_ = 0;  // control messages looked at
+  std::size_t ordered_ = 0;   // transfers looked at
+  // Position, by job and whether the operation only copies.
+  std::map<std::pair<std::uint64_t, bool>, std::uint64_t> last_started_;
   std::size_t sessions_ = 0;
   std::optional<TimeNs> drain_deadline_;
   std::vector<std::string> trace_;

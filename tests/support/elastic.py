@@ -29,6 +29,7 @@ class Run:
         rendezvous: str = "",
         min_world: int = 1,
         role: str = "rank",
+        slow_bound: str = "",
         trainer: str = "shrink_train.py",
         **asked: Any,
     ) -> None:
@@ -49,6 +50,7 @@ class Run:
                     HEADRACE_SHRINK=str(min_world),
                     HEADRACE_SHRINK_GRACE_MS=str(int(1000 * GRACE_S)),
                     HEADRACE_ROLE=role,
+                    HEADRACE_SLOW=slow_bound,
                 ),
             )
             for rank, service in enumerate(services)

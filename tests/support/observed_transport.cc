@@ -12,6 +12,8 @@ transport::PostResult ObservedTransport::Post(const transport::Transfer& transfe
     open_.push_back(transfer);
     accepted.push_back(transfer.token);
     positions.push_back(transfer.position);
+    copying.push_back(!transfer.digest && !Reduces(transfer.kind) &&
+                      transfer.kind != Collective::kBarrier);
   }
   return result;
 }

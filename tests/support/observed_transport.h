@@ -31,6 +31,7 @@ class ObservedTransport final : public transport::Transport {
 
   std::vector<std::uint64_t> accepted;   // tokens, in order
   std::vector<std::uint64_t> positions;  // of the same transfers
+  std::vector<bool> copying;             // likewise: they only copy
   std::vector<std::uint64_t> cancelled;  // tokens, in order, as asked
 
  private:

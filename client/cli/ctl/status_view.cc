@@ -32,6 +32,7 @@ constexpr Counter kCounters[] = {
     {"sessions_closed", &ipc::CountersRow::sessions_closed},
     {"queue_rows_left_out", &ipc::CountersRow::queue_rows_left_out},
     {"late_reports", &ipc::CountersRow::late_reports},
+    {"slow_ranks", &ipc::CountersRow::slow_reports},
     {"quota_refusals", &ipc::CountersRow::quota_refusals},
     {"jobs_unrecorded", &ipc::CountersRow::jobs_unrecorded},
     {"blocks_verified", &ipc::CountersRow::blocks_verified},

@@ -105,11 +105,10 @@ int Sends(const Globals& globals, const SteeringOptions& options) {
   const auto found = std::ranges::find(kSendsClassNames, options.text);
   const auto value = static_cast<std::uint64_t>(found - kSendsClassNames.begin());
   const bool above = value == static_cast<std::uint64_t>(SendsClass::kAbove);
-  return SteerAndReport(
-      globals, options, SteeringKind::kSends, "sends", value,
-      fmt::format(
-          "From its next iteration on, sends and receives of job {} go {} its other blocks.",
-          options.job, above ? "before" : "in turn with"));
+  return SteerAndReport(globals, options, SteeringKind::kSends, "sends", value,
+                        fmt::format("From its next iteration on, sends and receives of job {}, and "
+                                    "what only copies, go {} its other blocks.",
+                                    options.job, above ? "before" : "in turn with"));
 }
 
 int Compress(const Globals& globals, const SteeringOptions& options) {
@@ -200,7 +199,7 @@ void AddLimit(const Program& program) {
 
 void AddSends(const Program& program) {
   const auto options = std::make_shared<SteeringOptions>();
-  AddSteering(program, options, "sends", "when sends and receives of a job go",
+  AddSteering(program, options, "sends", "when a job's sends, receives and copies go",
               {"sends pipeline --class same", "sends pipeline --class above"},
               [&globals = program.globals, options] { return Sends(globals, *options); })
       ->add_option("--class", options->text,

@@ -168,10 +168,20 @@ typedef struct hr_options {
   uint32_t shrink_grace_ms;
   /* An hr_role; what is not HR_ROLE_RANK needs no rank and no world size. */
   uint32_t role;
-  /* When the job's sends and receives go: "above", before its other operations and gradients, or
-   * "same", in turn with them. What rank 0 says counts. Empty: as the job has it, which begins with
-   * above. `headracectl sends` changes it later. */
+  /* When the job's sends and receives go, and behind them its operations that only copy
+   * (all-gather, broadcast, all-to-all, gather, scatter): "above", before its sums and gradients,
+   * or "same", in turn with them. What rank 0 says counts. Empty: as the job has it, which begins
+   * with above. `headracectl sends` changes it later. */
   char sends_class[HR_SENDS_CLASS_SIZE];
+  /* A rank whose own work, between its waits, takes half as long again as the median of the
+   * others', or more, for so many seconds without a break, is named in events, in the log and by
+   * `headracectl jobs`; 0: nobody looks. As long after its begin does not count. What rank 0 says
+   * counts, so say the same on all ranks. Choose ten iterations at least. Time that a rank waits
+   * elsewhere than in this session counts as its own, and what streams of a GPU wait does, too. */
+  uint32_t slow_bound_s;
+  /* 1: such a rank is evicted, too, where shrink_min_world ranks are left, as if by `headracectl
+   * evict`: its calls end with HR_PEER_LOST and say why. It may come again with HR_ROLE_JOIN. */
+  uint32_t slow_evict;
 } hr_options;
 
 /* What a process is to a job. */
@@ -197,6 +207,7 @@ typedef enum hr_role {
  *   shrink_grace_ms   HEADRACE_SHRINK_GRACE_MS, else 5000
  *   role         HEADRACE_ROLE: rank, join or spare, else HR_ROLE_RANK
  *   sends_class  HEADRACE_SENDS_CLASS, else empty
+ *   slow_bound_s, slow_evict  HEADRACE_SLOW: SECONDS or SECONDS:evict, else 0
  * An empty variable is like none. Fields written afterwards win. HR_INVALID_ARGUMENT when a
  * variable does not hold what it should (it is named); that field then has its default, all others
  * are filled, and a caller that sets the field itself may go on. Reads the environment: not at the

@@ -41,6 +41,8 @@ class Options(ctypes.Structure):
         ("shrink_grace_ms", ctypes.c_uint32),
         ("role", ctypes.c_uint32),
         ("sends_class", ctypes.c_char * 8),
+        ("slow_bound_s", ctypes.c_uint32),
+        ("slow_evict", ctypes.c_uint32),
     ]
 
 
@@ -399,3 +401,17 @@ def failure(status: int, error: ErrorText) -> errors.Error:
 def version() -> str:
     """The version of libheadrace.so."""
     return load().hr_version().decode()
+
+
+def set_text(options: Options, field: str, text: str | None) -> None:
+    """Sets a field of bytes; None leaves it."""
+    if text is None:
+        return
+    value = text.encode()
+    # The field ends in a NUL byte, which ctypes does not insist on.
+    most = getattr(Options, field).size - 1
+    if len(value) > most:
+        raise ValueError(
+            f'{field} "{text}" has {len(value)} bytes, {most} are possible'
+        )
+    setattr(options, field, value)

@@ -515,6 +515,8 @@ def init(
     shrink: int | None = None,
     role: str | None = None,
     sends_class: str | None = None,
+    slow: float | None = None,
+    slow_evict: bool | None = None,
 ) -> Session:
     """Attaches this process to the service as one rank of a job.
 
@@ -538,8 +540,10 @@ def init(
     iterations; "spare": a further rank that takes the place of one that is lost. None: HEADRACE_ROLE, or
     "rank". Those two need no rank and no world size, and wait here, for at most ``reconnect`` seconds
     (a spare without end), until the job's ranks let them in.
-    ``sends_class`` of rank 0: the job's sends and receives go before its other operations and gradients
+    ``sends_class`` of rank 0: the job's sends, receives and operations that only copy go before its sums and gradients
     ("above"), or in turn with them ("same"). None: HEADRACE_SENDS_CLASS, or above.
+    ``slow`` of rank 0: for how many seconds, rounded up, a rank may keep the others waiting before it is named;
+    0: nobody looks. ``slow_evict``: and evicted, where ``shrink`` ranks are left. None: HEADRACE_SLOW, or off.
 
     Errors: Unavailable when there is no service, Error otherwise.
     """
@@ -548,20 +552,20 @@ def init(
     status = library.fill(options, error)
     if None in (job, rank, world_size, socket):
         library.check(status, error)  # the environment is asked, so it must make sense
-    _set_text(options, "job", job)
-    _set_text(options, "socket_path", socket)
-    _set_text(options, "rendezvous", rendezvous)
-    _set_text(options, "architecture", architecture)
-    _set_text(options, "sends_class", sends_class)
-    _set_text(options, "program", os.path.basename(sys.argv[0])[:63] or "python3")
+    library.set_text(options, "job", job)
+    library.set_text(options, "socket_path", socket)
+    library.set_text(options, "rendezvous", rendezvous)
+    library.set_text(options, "architecture", architecture)
+    library.set_text(options, "sends_class", sends_class)
+    library.set_text(options, "program", os.path.basename(sys.argv[0])[:63] or "python3")
     options.rank = options.rank if rank is None else rank
     options.world_size = options.world_size if world_size is None else world_size
     if timeout is not None:
         options.timeout_ms = max(1, int(timeout * 1000))
     if reconnect is not None:
         options.reconnect_s = math.ceil(max(0.0, reconnect))
-    if shrink is not None:
-        options.shrink_min_world = shrink
+    options.shrink_min_world = options.shrink_min_world if shrink is None else shrink
+    _set_slow(options, slow, slow_evict)
     if role is not None:
         if role not in ROLES:
             raise ValueError(f'role "{role}" is none of {", ".join(ROLES)}')
@@ -569,17 +573,12 @@ def init(
     return Session(options)
 
 
-def _set_text(options: library.Options, field: str, text: str | None) -> None:
-    if text is None:
-        return
-    value = text.encode()
-    # The field ends in a NUL byte, which ctypes does not insist on.
-    most = getattr(library.Options, field).size - 1
-    if len(value) > most:
-        raise ValueError(
-            f'{field} "{text}" has {len(value)} bytes, {most} are possible'
-        )
-    setattr(options, field, value)
+def _set_slow(options: library.Options, slow: float | None, slow_evict: bool | None) -> None:
+    if slow is not None:
+        options.slow_bound_s = math.ceil(max(0.0, slow))
+        options.slow_evict = 0 if slow == 0 else options.slow_evict
+    if slow_evict is not None:
+        options.slow_evict = int(slow_evict)
 
 
 def _let_go() -> None:

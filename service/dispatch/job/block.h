@@ -82,6 +82,7 @@ struct Block {
   std::uint32_t source = 0;
   std::uint32_t target = 0;
   bool comes = false;                // from another node's send
+  bool copies = false;               // as Operation's
   std::uint32_t parts_to_stand = 0;  // of those: parts that their lanes are to accept,
   std::uint32_t parts_standing = 0;  // and have accepted
   Step step = Step::kInNode;
@@ -97,7 +98,10 @@ struct Block {
 
   // The block's name on every node and its place in the job's order.
   std::uint64_t position() const { return sequence << 16 | index; }
-  schedule::Order order() const { return comes ? schedule::Order::kReceived : OrderOf(sequence); }
+  schedule::Order order() const {
+    if (copies) return schedule::Order::kCopied;
+    return comes ? schedule::Order::kReceived : OrderOf(sequence);
+  }
   std::size_t PartOf(const BlockPart& part) const {
     return static_cast<std::size_t>(&part - parts.data());
   }

@@ -15,11 +15,13 @@ namespace headrace::service {
 Job::Job(const SessionIdentity& identity, TimeNs now)
     : making{boost::circular_buffer<std::uint64_t>(kOperationsMax),
              boost::circular_buffer<std::uint64_t>(kPlannedOpenMax),
-             boost::circular_buffer<std::uint64_t>(), boost::circular_buffer<std::uint64_t>()},
+             boost::circular_buffer<std::uint64_t>(), boost::circular_buffer<std::uint64_t>(),
+             boost::circular_buffer<std::uint64_t>(kOperationsMax)},
       // Sends and receives cross in no order that nodes share.
       crossing{boost::circular_buffer<std::uint32_t>(kBlocksMax),
                boost::circular_buffer<std::uint32_t>(kBlocksMax),
-               boost::circular_buffer<std::uint32_t>(), boost::circular_buffer<std::uint32_t>()},
+               boost::circular_buffer<std::uint32_t>(), boost::circular_buffer<std::uint32_t>(),
+               boost::circular_buffer<std::uint32_t>(kBlocksMax)},
       id_(identity.job),
       name_(identity.job_name),
       owner_uid_(identity.uid),
@@ -119,11 +121,17 @@ std::string Job::DescribeMissing(const Posts& posts) const {
   return fmt::format("{} has not posted", DescribeRank(FirstMissing(posts)));
 }
 
-Block* Job::AllocateBlock() {
+Block* Job::AllocateBlock(const Operation& operation) {
   if (free_blocks_.empty()) return nullptr;
   Block& block = blocks_[free_blocks_.back()];
-  HR_CHECK(block.sequence == 0 && block.crossing == Crossing::kNone, block.sequence);
+  HR_CHECK(block.sequence == 0 && block.parts_open == 0, block.sequence, block.parts_open);
+  HR_CHECK(block.crossing == Crossing::kNone, static_cast<int>(block.crossing));
   free_blocks_.pop_back();
+  block.sequence = operation.spec.sequence;
+  block.comes = operation.comes;
+  block.copies = operation.copies;
+  block.parts_standing = 0;
+  ++blocks_in_[static_cast<std::size_t>(block.order())];
   return &block;
 }
 
@@ -137,6 +145,9 @@ void Job::FreeBlock(Block& block) {
     places.erase(found);
     block.crossing = Crossing::kNone;
   }
+  std::size_t& blocks_in = blocks_in_[static_cast<std::size_t>(block.order())];
+  HR_CHECK(blocks_in > 0, block.sequence);
+  --blocks_in;
   block.sequence = 0;
   free_blocks_.push_back(PlaceOf(block));
 }

@@ -39,6 +39,7 @@
 #include "service/dispatch/job/pairs.h"
 #include "service/dispatch/job/part_tables.h"
 #include "service/dispatch/job/scratch.h"
+#include "service/dispatch/job/slow_notes.h"
 #include "service/dispatch/job/steering_notes.h"
 #include "service/dispatch/job/uid_use.h"
 #include "service/schedule/queue.h"
@@ -142,6 +143,7 @@ class Job {
       case schedule::Order::kReceived:
         return pairs_.at(sequence).operation;
       case schedule::Order::kPosted:
+      case schedule::Order::kCopied:
         break;
     }
     return operations_[sequence % kOperationsMax];
@@ -209,9 +211,14 @@ class Job {
   // come as far as". What it is follows.
   std::string DescribeMissing(const Posts& posts) const;
 
-  // A free block of the pool; null when all are in use. Its place goes into stage tokens.
-  Block* AllocateBlock();
+  // A free block of the pool; null when all are in use. Its place goes into stage tokens. It is of
+  // the operation's order until it is freed.
+  Block* AllocateBlock(const Operation& operation);
+  std::size_t BlocksIn(schedule::Order order) const {
+    return blocks_in_[static_cast<std::size_t>(order)];
+  }
   bool has_free_blocks() const { return !free_blocks_.empty(); }
+  std::size_t free_blocks_count() const { return free_blocks_.size(); }
   void FreeBlock(Block& block);
   std::uint32_t PlaceOf(const Block& block) const {
     return static_cast<std::uint32_t>(&block - blocks_.data());
@@ -300,6 +307,7 @@ class Job {
   std::uint32_t paused_by = 0;  // uid
   bool draining = false;
   SteeringNotes steering;
+  SlowNotes slow;
   // What the ranks get is compared every so many iterations and operations; 0: never.
   std::uint32_t verify = 0;
   UidUse* use = nullptr;  // of its owner, while the flow knows the job
@@ -351,6 +359,7 @@ class Job {
   std::vector<std::uint32_t> local_;
   std::vector<Block> blocks_;
   std::vector<std::uint32_t> free_blocks_;
+  std::array<std::size_t, schedule::kOrdersCount> blocks_in_{};  // that are not free, by order
 };
 
 using Jobs = std::vector<std::unique_ptr<Job>>;

@@ -56,6 +56,8 @@ struct Operation {
   bool verified = false;  // its blocks have the step kVerify
   // The send of a pair is on another node.
   bool comes = false;
+  // It only copies, and goes in the order of such operations.
+  bool copies = false;
   // So many blocks of a send are waited for on its receiver's node.
   std::uint64_t blocks_allowed = UINT64_MAX;
 
@@ -65,6 +67,7 @@ struct Operation {
   bool planned() const { return plan != nullptr; }
   bool paired() const { return OrderOf(spec.sequence) == schedule::Order::kPaired; }
   schedule::Order order() const {
+    if (copies) return schedule::Order::kCopied;
     return comes ? schedule::Order::kReceived : OrderOf(spec.sequence);
   }
   // Blocks that may be made so far.

@@ -126,9 +126,7 @@ class Pairs {
   // have not ended, and of sends of it that were not received.
   std::array<std::size_t, transport::kNodesMax> data_going{};
   std::array<std::size_t, transport::kNodesMax> data_coming{};
-  // Blocks of pairs that are under way, of those that come apart, and when one began last.
-  std::size_t blocks_open = 0;
-  std::size_t blocks_coming = 0;
+  // When a block of a pair began last.
   TimeNs moved_ns = -kSecond;
 
  private:

@@ -79,7 +79,7 @@ ipc::JobRow MakeJobRow(const Job& job) {
   row.priority = job.share.priority;
   row.limit_bytes_per_s = job.share.limit_bytes_per_s;
   row.sends_class =
-      static_cast<std::uint32_t>(job.share.pairs_first ? SendsClass::kAbove : SendsClass::kSame);
+      static_cast<std::uint32_t>(job.share.by_urgency ? SendsClass::kAbove : SendsClass::kSame);
   row.sends_ended = sums.sends_ended;
   row.receives_ended = sums.receives_ended;
   row.sends_bytes = sums.sends_bytes;
@@ -112,7 +112,8 @@ ipc::JobRow MakeJobRow(const Job& job) {
     }
   }
   ipc::SetText(row.name, job.name());
-  ipc::SetText(row.failure, job.failure ? job.failure->text : job.waits_for);
+  const std::string& waits = job.waits_for.empty() ? job.slow.text : job.waits_for;
+  ipc::SetText(row.failure, job.failure ? job.failure->text : waits);
   return row;
 }
 

@@ -67,6 +67,7 @@ void BoardTest::FillAll() {
   counters.sessions_closed = 2;
   counters.queue_rows_left_out = 3;
   counters.late_reports = 6;
+  counters.slow_reports = 1;
   counters.quota_refusals = 5;
   ipc::WriteRow(layout().counters, counters);
   FillJobs();

@@ -286,6 +286,49 @@ TEST(Options, HaveAClassOfSendsThatOlderProgramsGetFromTheEnvironment) {
   EXPECT_TRUE(CheckOptions(wrong).ok());
 }
 
+TEST(Options, SayWhoIsSlowAndWhetherItIsEvicted) {
+  const char* said = nullptr;
+  const Environment environment = [&said](const char* name) {
+    return std::string_view(name) == "HEADRACE_SLOW" ? said : nullptr;
+  };
+  const auto fill = [&](const char* text) {
+    said = text;
+    hr_options options;
+    const Status status = FillOptions(environment, options);
+    EXPECT_TRUE(status.ok() || options.slow_bound_s + options.slow_evict == 0) << text;
+    return std::tuple(status.ok(), options.slow_bound_s, options.slow_evict);
+  };
+  EXPECT_EQ(fill(nullptr), std::tuple(true, 0U, 0U));
+  EXPECT_EQ(fill("30"), std::tuple(true, 30U, 0U));
+  EXPECT_EQ(fill("30:evict"), std::tuple(true, 30U, 1U));
+  for (const char* wrong : {"soon", "30:", "30:name", "30evict", ":evict", "-1", "4294967296"}) {
+    EXPECT_EQ(fill(wrong), std::tuple(false, 0U, 0U)) << wrong;
+  }
+  said = "30:evict";
+  hr_options given = Complete();
+  given.size = kFifthOptionsSize;
+  std::memset(&given.slow_bound_s, '#', sizeof given.slow_bound_s);  // not its memory
+  const Result<hr_options> whole = WholeOptions(environment, given);
+  ASSERT_TRUE(whole.ok()) << whole.error().text();
+  EXPECT_EQ(whole->slow_bound_s, 30U);
+  EXPECT_EQ(whole->slow_evict, 1U);
+}
+
+TEST(Options, RefuseEvictionsOfSlowRanksFromAJobThatDoesNotGoOnWithoutThem) {
+  hr_options options = Complete();
+  options.slow_evict = 1;
+  EXPECT_TEXT(CheckOptions(options).error().text(), "slow_bound_s");
+  options.slow_bound_s = 30;
+  EXPECT_TEXT(CheckOptions(options).error().text(), "HEADRACE_SHRINK");
+  options.shrink_min_world = 2;
+  EXPECT_TRUE(CheckOptions(options).ok());
+  options.slow_evict = 2;
+  EXPECT_EQ(CheckOptions(options).code(), Code::kInvalidArgument);
+  options.slow_evict = 0;
+  options.slow_bound_s = 86'401;
+  EXPECT_TEXT(CheckOptions(options).error().text(), "86401", "86400");
+}
+
 // As the linker finds it for a program compiled before.
 TEST(LayoutOptions, AverageByThePolicyOfTheEnvironment) {
   const auto fill = [](const char* policy, hr_layout_options& options) {

@@ -74,6 +74,7 @@ class TheHeader(unittest.TestCase):
             ("hr_options", "rendezvous"),
             ("hr_options", "architecture"),
             ("hr_options", "sends_class"),
+            ("hr_options", "slow_evict"),
             ("hr_tensor_spec", "order"),
             ("hr_layout_options", "policy"),
         ]

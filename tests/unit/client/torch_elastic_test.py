@@ -26,10 +26,11 @@ def state_of(session, **options):
 
 
 def commit_without_the_other(session, transaction):
-    """Rank 0 commits, the other dies before it does."""
+    """Rank 0 commits twice, the other dies after the first time."""
     state = state_of(session, transaction=transaction)
     state.commit()
     if session.rank == 1:
+        state._vote[0].wait()  # which it had a part in
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         state.commit()
@@ -91,6 +92,28 @@ def furthest(session):
     return made, state.by[:2]
 
 
+def commit_in_a_step(session):
+    """Steps commit when they have done their work; rank 1 dies in the step after."""
+    own = torch.zeros(2)
+    state = state_of(session, sum=own)
+    made = []
+
+    def step(state):
+        made.append(state.step)
+        if state.step == 2 and session.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        session.all_reduce(torch.zeros(1))
+        state.sum += 1
+        if state.step == 1:
+            state.commit()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        headrace.torch.elastic_run(step, state, 4, commit_every=0)
+        beyond = headrace.torch.elastic_run(step, state, 3, commit_every=0)
+    return made, own.tolist(), beyond
+
+
 def raise_of_its_own(session):
     """Rank 1's step has a mistake; the other hears that it has gone."""
     state = state_of(session)
@@ -149,6 +172,12 @@ class Elastic(ServiceCase):
         self.assertEqual(
             self.run_two(furthest, lost=[2], count=3), [([0, 1, 2, 3], [1, 1]), ([0, 1, 2, 2, 3], [1, 1])]
         )
+
+    def test_a_step_that_commits_is_not_made_again(self):
+        ((made, own, beyond),) = self.run_two(commit_in_a_step, lost=[1])
+        self.assertEqual(made, [0, 1, 2, 2, 3])
+        self.assertEqual(own, [4.0, 4.0], "a tensor stays where it is")
+        self.assertEqual(beyond, 4, "more steps than are asked for are not too few")
 
     def test_a_mistake_of_a_step_is_raised(self):
         self.assertEqual(self.run_two(raise_of_its_own), ["went on with 1", "shapes do not fit"])

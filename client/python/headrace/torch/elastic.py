@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 import time
 import warnings
@@ -37,7 +38,7 @@ from headrace.session import Session, init
 from headrace.torch.optimizer import ScheduledOptimizer
 from headrace.torch.reconfigure import DEFAULT_TIMEOUT, Membership
 from headrace.torch.recovery import ATTEMPTS_MAX, LOSSES, Resize
-from headrace.torch.snapshot import copied, packed, unpacked
+from headrace.torch.snapshot import copied, packed, put_back, unpacked
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -92,6 +93,7 @@ class ElasticState:
         self._names = tuple(values)
         self._wrap = wrap
         self._transaction = transaction
+        self._inside_step = False  # of elastic_run()
         self._number = 0  # of the last commit
         self._snapshot: dict[str, Any] | None = None
         self._vote: tuple[Any, torch.Tensor] | None = None
@@ -116,8 +118,9 @@ class ElasticState:
 
     def commit(self) -> None:
         """Copies everything: from here on all go on from now at the earliest. All ranks call it after the same step;
-        elastic_run() does so by itself, so a step may but need not. Copying takes as long as reading and writing
-        model and optimizer state once.
+        elastic_run() does so by itself, so a step may but need not. In a step it is the last thing that is done:
+        whoever goes on from there begins with the next step. Copying takes as long as reading and writing model
+        and optimizer state once.
 
         With ``transaction`` returns when all ranks have called it. Raises PeerLost or Unavailable, which
         elastic_run() expects.
@@ -152,7 +155,8 @@ class ElasticState:
         parts = {"module": self.module, "optimizer": self.optimizer}
         parts.update({name: getattr(self, name) for name in self._names})
         return {
-            "step": self.step,
+            # A step that commits has done its work.
+            "step": self.step + int(self._inside_step),
             "number": self._number,
             "parts": {
                 name: part.state_dict() if hasattr(part, "state_dict") else part
@@ -167,7 +171,7 @@ class ElasticState:
             if hasattr(part, "load_state_dict"):
                 part.load_state_dict(value)
             else:
-                setattr(self, name, value)
+                setattr(self, name, put_back(value, part))
         if self.optimizer is not None:
             self.optimizer.zero_grad(set_to_none=True)  # what a step that failed has left
 
@@ -300,13 +304,22 @@ class _Run:
 
     def _step(self) -> None:
         state = self._state
-        more = state.step != self._steps and self._train_step(state) is not False
+        limit = math.inf if self._steps is None else self._steps
+        more = state.step < limit and self._call(state)
         if more:
             state.step += 1
-        ends = not more or state.step == self._steps
+        ends = not more or state.step >= limit
         if ends or (self._commit_every and state.step % self._commit_every == 0):
             state.commit()
         self._ended = ends
+
+    def _call(self, state: ElasticState) -> bool:
+        """Whether there is to be another step after this one."""
+        state._inside_step = True
+        try:
+            return self._train_step(state) is not False
+        finally:
+            state._inside_step = False
 
     def _unless_lost(self, call: Callable[[], None]) -> Error | None:
         """Returns the loss that it has met."""

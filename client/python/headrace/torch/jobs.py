@@ -83,4 +83,15 @@ def attach(name: str, rank: int, world_size: int, timeout: timedelta) -> Session
     seconds = timeout.total_seconds()
     if os.environ.get("HEADRACE_TIMEOUT_MS"):
         seconds = None
-    return init(job=name, rank=rank, world_size=world_size, timeout=seconds, role="rank")
+    # Slow ranks of a group are named where it has all ranks: those of a smaller one wait for others in
+    # other groups, which its service does not know. Groups do not go on without a rank.
+    whole = os.environ.get("WORLD_SIZE") == str(world_size)
+    return init(
+        job=name,
+        rank=rank,
+        world_size=world_size,
+        timeout=seconds,
+        role="rank",
+        slow=None if whole else 0,
+        slow_evict=False,
+    )

@@ -137,6 +137,7 @@ class Membership:
             timeout=seconds,
             role="rank",
             rendezvous=self.rendezvous,
+            slow_evict=False,  # torchft decides who goes
         )
 
     def join(self, timeout: timedelta, limit: timedelta) -> Session:

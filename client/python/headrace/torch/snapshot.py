@@ -43,6 +43,22 @@ def copied(value: Any, before: Any = None, name: str = "state") -> Any:
     return value
 
 
+def put_back(value: Any, before: Any) -> Any:
+    """A value, with its tensors in the place of those of ``before``, or at least on their devices."""
+    if torch.is_tensor(value) and torch.is_tensor(before):
+        if (before.shape, before.dtype) != (value.shape, value.dtype):
+            return value.to(before.device)
+        with torch.no_grad():
+            return before.copy_(value)
+    if isinstance(value, dict) and isinstance(before, Mapping):
+        return {key: put_back(each, before.get(key)) for key, each in value.items()}
+    if isinstance(value, (list, tuple)) and isinstance(before, (list, tuple)):
+        same = len(before) == len(value)
+        parts = [put_back(each, before[i] if same else None) for i, each in enumerate(value)]
+        return parts if isinstance(value, list) else tuple(parts)
+    return value
+
+
 def packed(value: Any) -> torch.Tensor:
     """A value as copied() makes it, as bytes."""
     tensors: list[torch.Tensor] = []

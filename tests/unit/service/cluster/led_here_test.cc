@@ -114,6 +114,20 @@ TEST_F(LedHereTest, BeginsWithTheClassOfSendsThatItsFirstRankAskedFor) {
   }
 }
 
+TEST_F(LedHereTest, BeginsWithTheBoundOfSlowRanksThatItsFirstRankAskedFor) {
+  const service::SlowBound bound{.seconds = 30, .least_world = 2};
+  for (const std::uint32_t rank : {1U, 0U}) {
+    service::SessionIdentity asking = Rank(rank, JobId{9});
+    asking.slow_bound = bound;
+    plans_.OnRankAttached(asking);
+    const auto told = Told<SteerJob>();
+    ASSERT_EQ(told.size(), rank == 0 ? 1U : 0U) << "what other ranks say does not count";
+    if (rank != 0) continue;
+    EXPECT_EQ(told[0].steering.kind, SteeringKind::kSlowBound);
+    EXPECT_EQ(service::SlowBound::Of(told[0].steering.value), bound);
+  }
+}
+
 TEST_F(LedHereTest, TimesThatNobodyCanHaveSeenStayOnTheirNode) {
   HandIn(1);
   HandIn(0);

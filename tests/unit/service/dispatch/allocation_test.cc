@@ -22,6 +22,7 @@ class Allocation : public ::testing::Test {
     // What the harness notes of each transfer is none of the service's.
     node_.transport().accepted.reserve(100'000);
     node_.transport().positions.reserve(100'000);
+    node_.transport().copying.reserve(100'000);
   }
 
   void AttachJobs(bool planned) {

@@ -148,7 +148,8 @@ TEST(Nodes, AllGatherAndBroadcastReachEveryRank) {
   }
 }
 
-// A broadcast has no step before the one between nodes, a sum of several ranks has.
+// A broadcast has no step before the one between nodes, a sum of several ranks has. Sums keep the
+// order of their posts, and so do broadcasts.
 TEST(Nodes, CarryOutCollectivesOfDifferentStepsInTheOrderOfTheirPosts) {
   Spread spread(Ranks{{0, 1}, {2}}, true, {.make = Loopback({.startup_ns = 100 * kMicrosecond})});
   for (unsigned i = 0; i < 3; ++i) {
@@ -164,10 +165,62 @@ TEST(Nodes, CarryOutCollectivesOfDifferentStepsInTheOrderOfTheirPosts) {
   }
 }
 
+// The sum has a step inside node a to begin with.
+TEST(Nodes, LetCopiesCrossBeforeASumThatWasPostedBefore) {
+  Spread spread(Ranks{{0, 1}, {2}}, true, {.make = Loopback({.startup_ns = 100 * kMillisecond})});
+  spread.PostAll(kSum);
+  spread.PostAll(OnSegment(Collective::kAllGather, DType::kFloat32, 30, 4000));
+  spread.PostAll(OnSegment(Collective::kBroadcast, DType::kFloat32, 10, 4400));
+  spread.cluster.Advance(10 * kMillisecond);
+  for (const std::uint64_t sequence : {2U, 3U}) {
+    const ipc::QueueRow row = *spread.cluster.node(0).QueueRow(spread.job.id, sequence);
+    EXPECT_EQ(row.stage, static_cast<std::uint8_t>(service::Step::kToRanks)) << sequence;
+  }
+  spread.cluster.Advance(2 * kSecond);
+  for (const ClientEnd* client : spread.clients) {
+    for (std::uint64_t sequence = 1; sequence <= 3; ++sequence) ExpectOk(*client, sequence);
+  }
+}
+
+// Node b has posted nothing yet, so that no block of the sum or of the broadcast ends.
+TEST(Nodes, LeaveBlocksToSendsHoweverManySumsAndCopiesHave) {
+  Spread spread(Ranks{{0, 1}, {2}}, false);
+  spread.cluster.Form(spread.job, spread.ranks, 64);
+  const ipc::Record sum = OnSegment(Collective::kAllReduce, DType::kFloat32, 16'384);
+  ipc::Record copy = OnSegment(Collective::kBroadcast, DType::kFloat32, 16'384);
+  for (const std::uint32_t rank : {0U, 1U, 2U}) {
+    copy.segment = spread.cluster.node(rank / 2).AddSegment(*spread.clients[rank], 65'536).value;
+  }
+  for (const std::uint32_t rank : {0U, 1U}) {
+    spread.clients[rank]->Post(sum);
+    spread.clients[rank]->Post(copy);
+  }
+  spread.cluster.Advance(100 * kMillisecond);
+  ipc::Record send = SendTo(1, 10, 7);
+  ipc::Record receive = ReceiveFrom(0, 10, 7);
+  for (const std::uint32_t rank : {0U, 1U}) {
+    send.segment = receive.segment =
+        spread.cluster.node(0).AddSegment(*spread.clients[rank], 4096).value;
+  }
+  spread.clients[0]->Post(send);
+  spread.clients[1]->Post(receive);
+  spread.cluster.Advance(100 * kMillisecond);
+  for (const std::uint32_t rank : {0U, 1U}) {
+    ExpectOpen(*spread.clients[rank], 1);
+    ExpectOk(*spread.clients[rank], 3);
+  }
+  spread.clients[2]->Post(sum);
+  spread.clients[2]->Post(copy);
+  spread.cluster.Advance(kSecond);
+  for (const ClientEnd* client : spread.clients) {
+    for (const std::uint64_t sequence : {1U, 2U}) ExpectOk(*client, sequence);
+  }
+}
+
 TEST(Nodes, SayWhatHoldsABlockBackFromTheNetwork) {
   Spread spread(Ranks{{0, 1}, {2}}, true, {.make = Loopback({.startup_ns = 100 * kMillisecond})});
   spread.PostAll(kSum);
-  spread.PostAll(OnSegment(Collective::kBroadcast, DType::kFloat32, 10, 4000));
+  spread.PostAll(Barrier());
   spread.cluster.Advance(10 * kMillisecond);
   const ipc::QueueRow row = *spread.cluster.node(0).QueueRow(spread.job.id, 2);
   EXPECT_EQ(row.state, static_cast<std::uint32_t>(ipc::StageState::kWaiting));

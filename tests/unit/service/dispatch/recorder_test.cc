@@ -443,7 +443,9 @@ TEST(Recorder, GoesOnWithoutARowWhenTheTableOfSharesIsFull) {
   service::Recorder recorder(board);
   service::Job job({.id = SessionId{1}, .job = JobId{1}, .job_name = "job"}, kSecond);
   job.record = &recorder.OpenJob(job, kSecond);
-  service::Block& block = *job.AllocateBlock();
+  service::Operation operation;
+  operation.spec.sequence = 1;
+  service::Block& block = *job.AllocateBlock(operation);
   service::BlockPart& part = block.parts[0];
   part.stage.bytes = 64;
   recorder.StageQueued(job, block, part, kSecond);

@@ -40,6 +40,7 @@ void WriteService(ipc::BoardLayout& board) {
   counters.sessions_closed = 2;
   counters.queue_rows_left_out = 3;
   counters.late_reports = 5;
+  counters.slow_reports = 2;
   counters.quota_refusals = 6;
   counters.jobs_unrecorded = 7;
   counters.blocks_verified = 64;

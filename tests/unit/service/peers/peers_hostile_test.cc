@@ -57,8 +57,8 @@ class PeersHostile : public testing::Test {
 
 TEST_F(PeersHostile, NamesBothVersionsAndBothPrograms) {
   ExpectHelloRefused(
-      {.protocol_version = 10, .program = "headraced 9.9", .node = "x"}, Code::kVersionMismatch,
-      {"headraced 0.1.0 on node a speaks peer protocol 9", "headraced 9.9 on node x speaks 10"});
+      {.protocol_version = 11, .program = "headraced 9.9", .node = "x"}, Code::kVersionMismatch,
+      {"headraced 0.1.0 on node a speaks peer protocol 10", "headraced 9.9 on node x speaks 11"});
 }
 
 TEST_F(PeersHostile, NamesTheNodeWhoseNameIsTaken) {

@@ -55,6 +55,8 @@ TEST(SteeringWire, RefusesKindsAndValuesThatThereAreNot) {
   ExpectRefused(Pass(wish, [](Builder root) { root.getRequestSteering().setValue(1); }),
                 {"1 bytes"});
   ExpectRefused(Pass(wish, [](Builder root) { root.getRequestSteering().setNode("a b"); }));
+  const Steering none{.kind = SteeringKind::kOwnShare, .value = UINT64_MAX};
+  ExpectRefused(Pass(RequestSteering{.job = 7, .steering = none}), {"0xffffffffffffffff"});
   const AnnounceSteering steer{.job = 7, .steering = kLimit};
   ExpectRefused(
       Pass(steer,

@@ -1,0 +1,45 @@
+// What is kept of a job to find ranks that are slow: plain data inside Job, changed by
+// slow_ranks.h only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ipc/base/clock.h"
+#include "service/dispatch/job/posts.h"
+#include "service/session/slow_rank.h"
+
+namespace headrace::service {
+
+// The time over which one rank of this node is looked at.
+struct OwnWindow {
+  TimeNs begin_ns = 0;          // 0: it has none yet
+  std::uint64_t waited_ns = 0;  // that the rank had said then
+  std::uint64_t last_waited_ns = 0;
+};
+
+// For how long a rank has been slow, without a break.
+struct SlowStreak {
+  std::uint32_t rounds = 0;
+  TimeNs since_ns = 0;
+  std::uint64_t own = 0;     // sum of its shares
+  std::uint64_t others = 0;  // sum of the medians of the others' shares
+  bool named = false;
+};
+
+struct SlowNotes {
+  SlowBound bound;
+  TimeNs counts_from_ns = 0;       // windows begin from then on; 0: not known yet
+  std::vector<OwnWindow> windows;  // by rank
+  // On the node of rank 0, by rank: what all ranks have said, and who has since the last round.
+  std::vector<std::uint32_t> shares;
+  RankMask told = 0;
+  std::vector<SlowStreak> streaks;
+  bool evicting = false;  // the job is about to fail
+  // For people, on every node: who is slow.
+  RankMask slow = 0;
+  std::string text;
+};
+
+}  // namespace headrace::service
