@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "tests/unit/service/dispatch/counted_new.h"
+#include "tests/support/counted_new.h"
 #include "tests/unit/service/dispatch/expect.h"
 #include "tests/unit/service/dispatch/planned.h"
 

@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "tests/support/counted_new.h"
 #include "tests/support/hand_driven_cluster.h"
-#include "tests/unit/service/dispatch/counted_new.h"
 #include "tests/unit/service/dispatch/gpu_world.h"
 
 namespace headrace::support {

@@ -1,31 +1,17 @@
-// After AddJob the queue allocates nothing, whatever is done with it. The test's own allocations
-// are counted by taking the place of operator new.
+// After AddJob the queue allocates nothing, whatever is done with it.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <new>
-
 #include "service/schedule/queue.h"
-
-namespace {
-
-std::size_t allocations = 0;
-
-}  // namespace
-
-void* operator new(std::size_t size) {
-  ++allocations;
-  void* const memory = std::malloc(size);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "tests/support/counted_new.h"
 
 namespace headrace::schedule {
 namespace {
 
+using support::allocations;
+using support::counting;
+
 TEST(UnifiedQueue, AllocatesNothingOnceItKnowsItsJobs) {
+  counting = true;
   UnifiedQueue queue({LaneTerms{8U << 20U, true}, LaneTerms{8U << 20U}});
   constexpr std::uint32_t kJobs = 64;
   for (std::uint32_t job = 1; job <= kJobs; ++job) queue.AddJob(JobId{job}, {});
@@ -49,6 +35,7 @@ TEST(UnifiedQueue, AllocatesNothingOnceItKnowsItsJobs) {
       ++picked;
     }
   }
+  counting = false;
   EXPECT_EQ(allocations - before, 0U);
   EXPECT_GT(picked, 10'000U);
   EXPECT_GT(before, kJobs) << "allocations are counted";

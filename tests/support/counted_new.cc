@@ -1,4 +1,4 @@
-#include "tests/unit/service/dispatch/counted_new.h"
+#include "tests/support/counted_new.h"
 
 #include <cstddef>
 #include <cstdlib>

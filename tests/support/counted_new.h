@@ -1,5 +1,5 @@
-// Counts every operator new of the program while it is told to. Belongs into programs of one thread
-// at the time.
+// Counts the calls of every operator new of the program while `counting` is set. For programs in
+// which only one thread runs meanwhile.
 #pragma once
 
 #include <cstdint>
