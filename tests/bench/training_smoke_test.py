@@ -15,7 +15,9 @@ sys.dont_write_bytecode = True
 
 import training_breakdown
 import training_report
-from figures import ALONE, GLOO, figures, rate_for, sent_seconds, wrong
+from figures import ACCELERATED, ALONE, BY_NAME, GLOO, figures, rate_for, sent_seconds, wrong
+from figures import WAYS as DEFAULT_WAYS
+from support.policies import POLICIES
 
 WAYS = [ALONE, GLOO, "exact"]
 WARM_UP = 9  # iterations, by which the policy's own plan has followed the one for recording
@@ -92,6 +94,22 @@ def check_figures() -> None:
     assert "wfbp" in wrong(figures(ranks))
 
 
+def check_ways() -> None:
+    """Every policy can be asked for, and its plans are known to be its own."""
+    assert set(POLICIES) <= {*DEFAULT_WAYS, *BY_NAME}
+    assert DEFAULT_WAYS[0] == ALONE and not set(DEFAULT_WAYS) & set(BY_NAME)
+
+    def ends_with(name: str, policy: str) -> str:
+        return wrong(figures([{"ways": [way(name, [[1.0]], [1.0], plan=plan(policy))]}]))
+
+    for policy in POLICIES:
+        assert ends_with(policy, policy) == "", policy
+        assert "bsp" in ends_with(policy, "bsp") or policy == "bsp", policy
+    assert ends_with("exact+int8", "exact") == "" and ends_with("exact+int8", "auto") != ""
+    # One line after DDP names no policy.
+    assert ends_with(ACCELERATED, "auto") == "" and ends_with(ACCELERATED, "exact") != ""
+
+
 def check_goals() -> None:
     """Ratios that point the right way, and what the bound allows."""
     exact = way("exact", [[1.0]], [1.0], plan=plan("exact"))
@@ -108,14 +126,16 @@ def check_goals() -> None:
 
 
 def check_auto_goals() -> None:
-    """Against each policy's time, and each against its plan."""
-    auto = way("auto", [[1.1]], [1.0], plan=plan("auto"))
+    """Medians against each policy's, and each mean against its plan's."""
+    auto = way("auto", [[1.1] * 9 + [3.1]], [1.0], plan=plan("auto"))
     peer = way("wfbp", [[1.0]], [1.0], plan=plan("wfbp"))
     case = {"title": "t", "figures": figures([{"ways": [way(GLOO, [[9.0]], [1.0]), auto, peer]}])}
     promised = [row for row in training_report.auto_goals([case]) if "predicted" in row["what"]]
     (beside,) = (row for row in training_report.auto_goals([case]) if row not in promised)
     assert len(promised) == 2 and beside["what"] == "auto / wfbp", beside
     assert abs(beside["value"] - 1.1) < 1e-9 and not beside["met"], beside
+    assert abs(promised[0]["value"] - 1.3) < 1e-9 and not promised[0]["met"], promised
+    assert promised[1]["value"] == 1.0 and promised[1]["met"], promised
     assert "NOT MET" in training_report.auto_goals_text([beside])
 
 
@@ -150,6 +170,7 @@ if __name__ == "__main__":
     check_rate()
     check_breakdown()
     check_figures()
+    check_ways()
     check_goals()
     check_auto_goals()
     reason = check_run(sys.argv[1])

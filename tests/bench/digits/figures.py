@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from support.policies import POLICIES as ALL_POLICIES
 
 ALONE = "no communication"
 GLOO = "DDP, gloo"
 GLOO_1_MB = "DDP, gloo, 1 MB"
+# Those that take part unless others are asked for.
 POLICIES = ("wfbp", "bytescheduler", "us-byte", "exact", "auto")
 WAYS = (ALONE, GLOO, GLOO_1_MB, *POLICIES)
-# Asked for by name only: one line after DDP, and a policy with the codec in which gradients cross
-# between nodes.
+# Asked for by name only: the other policies, one line after DDP, and a policy with the codec in which
+# gradients cross between nodes.
 ACCELERATED = "DDP, accelerated"
 COMPRESSED = tuple(f"exact+{codec}" for codec in ("bf16", "fp16", "int8", "int4"))
-BY_NAME = (ACCELERATED, *COMPRESSED)
+BY_NAME = (*(each for each in ALL_POLICIES if each not in POLICIES), ACCELERATED, *COMPRESSED)
+DEFAULT_POLICY = "auto"  # the service's, where nobody names one
 
 # The payload's share of a link's rate; the rest are the headers of TCP, IP and Ethernet.
 PAYLOAD = 0.935
@@ -35,11 +42,12 @@ def rate_for(size: int, nodes: int, seconds: float) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """One way of training. Times are medians of all iterations of all ranks that count."""
+    """One way of training. Times are medians of all iterations of all ranks that count, but for `mean_s`."""
 
     way: str
     samples: int
     iteration_s: float
+    mean_s: float  # what a plan predicts is a mean, too
     spread: float  # between the quartiles, as a share of the median
     rounds_s: list[float]
     waited_s: float
@@ -72,6 +80,7 @@ def figure(ranks: Sequence[dict[str, Any]], baseline: dict[str, Any] | None) -> 
         way=first["way"],
         samples=len(times),
         iteration_s=middle,
+        mean_s=statistics.fmean(times),
         spread=(quarters[2] - quarters[0]) / middle,
         rounds_s=[
             statistics.median(s for rank in ranks for s in rank["seconds"][index])
@@ -92,13 +101,17 @@ def figures(ranks: Sequence[dict[str, Any]]) -> list[Figure]:
     return [figure(way, baseline) for way in by_way]
 
 
+def policy_of(way: str) -> str:
+    """The policy that a plan of this way has."""
+    return DEFAULT_POLICY if way == ACCELERATED else way.partition("+")[0]
+
+
 def wrong(figures: Sequence[Figure]) -> str:
     """What cannot be, in words; empty where all is as it must be."""
     for each in figures:
         if each.way != ALONE and not each.same_bits:
             return f"{each.way}: the parameters of the ranks differ"
-        wanted = "exact" if each.way in BY_NAME else each.way
-        if each.plan is not None and each.plan["policy"] != wanted:
+        if each.plan is not None and each.plan["policy"] != policy_of(each.way):
             return f"{each.way}: in the end its plan is one of {each.plan['policy']}"
     return ""
 
