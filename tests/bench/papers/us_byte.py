@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import dataclasses
 import math
 from pathlib import Path
@@ -16,6 +17,8 @@ from report import table
 MODELS = ("vgg16", "resnet50", "resnet152", "densenet201", "inceptionv3")
 FAR_RANKS = 128
 UNIT_FROM, UNIT_TO, UNIT_POINTS = 64 << 10, 64 << 20, 11
+UNIT_MODELS = ("vgg16", "resnet50", "densenet201")
+UNIT_POLICIES = ("bytescheduler", "us-byte")
 FOUND = ("us-byte", "exact")  # whose speed-ups stand beside the paper's
 
 
@@ -134,6 +137,43 @@ def schedules_text(found: list[schedules.Beside]) -> str:
     )  # fmt: skip
 
 
+def units(planner: Planner, out: Path) -> tuple[list[dict], Path]:
+    """What the size of partitions and units does to an iteration with 8 ranks, and its picture."""
+    (line,) = (each for each in us_byte_lines() if each.ranks == 8)
+    picture = out / "us_byte_units.svg"
+    planner.run(
+        "sweep", *(str(published_model(model).path) for model in UNIT_MODELS), "--over", "unit",
+        "--from", str(UNIT_FROM), "--to", str(UNIT_TO), "--points", str(UNIT_POINTS),
+        "--policy", ",".join(UNIT_POLICIES), "--startup-us", repr(line.startup_s * 1e6), "--ns-per-byte",
+        repr(line.s_per_unit * 1e9), "--svg", str(picture), "--csv", str(picture.with_suffix(".csv")),
+    )  # fmt: skip
+    found = [
+        {
+            "model": row["model"], "unit_bytes": float(row["unit"]), "policy": row["policy"],
+            "iteration_s": float(row["iteration_s"]), "over_wfbp": float(row["speedup_over_wfbp"]),
+            "blocks": int(row["blocks"]),
+        }
+        for row in csv.DictReader(picture.with_suffix(".csv").read_text().splitlines())
+    ]  # fmt: skip
+    return found, picture
+
+
+def units_text(found: list[dict]) -> str:
+    rows = []
+    for unit in sorted({figure["unit_bytes"] for figure in found}):
+        row = [f"{unit / 1024:.0f} KiB"]
+        for model in UNIT_MODELS:
+            for policy in UNIT_POLICIES:
+                (figure,) = _of(found, unit_bytes=unit, model=model, policy=policy)
+                row.append(f"{figure['over_wfbp']:.3f} ({figure['blocks']})")
+        rows.append(row)
+    heads = [f"{model}, {policy}" for model in UNIT_MODELS for policy in UNIT_POLICIES]
+    return (
+        "8 ranks, size of a partition or unit against speed: times as fast as wfbp (blocks of an iteration)\n"
+        + table(["size", *heads], rows)
+    )
+
+
 def pictures(planner: Planner, figures: list[dict], out: Path) -> list[Path]:
     points = [
         (figure["model"], figure["policy"], float(figure["ranks"]), figure["over_wfbp"])
@@ -143,15 +183,7 @@ def pictures(planner: Planner, figures: list[dict], out: Path) -> list[Path]:
         points, out / "us_byte_speedups.svg", "--title", "US-Byte's models and cost lines, simulated",
         "--x", "ranks (128: line extrapolated)", "--y", "iteration time of wfbp / of the policy",
     )  # fmt: skip
-    (line,) = (each for each in us_byte_lines() if each.ranks == 8)
-    sizes = out / "us_byte_units.svg"
-    planner.run(
-        "sweep", *(str(published_model(model).path) for model in ("vgg16", "resnet50", "densenet201")),
-        "--over", "unit", "--from", str(UNIT_FROM), "--to", str(UNIT_TO), "--points", str(UNIT_POINTS),
-        "--policy", "bytescheduler,us-byte", "--startup-us", repr(line.startup_s * 1e6), "--ns-per-byte",
-        repr(line.s_per_unit * 1e9), "--svg", str(sizes), "--csv", str(sizes.with_suffix(".csv")),
-    )  # fmt: skip
-    return [speedups, sizes]
+    return [speedups]
 
 
 def part(planner: Planner, out: Path, _options: argparse.Namespace) -> tuple[dict, str, list[Path]]:
@@ -160,17 +192,18 @@ def part(planner: Planner, out: Path, _options: argparse.Namespace) -> tuple[dic
     lines = us_byte_lines()
     found = [schedules.beside(planner, schedule, lines) for schedule in us_byte_schedules()]
     far = far_line(lines)
+    sizes, sizes_picture = units(planner, out)
     text = "\n\n".join([
         "US-BYTE. Published and measured there: forward times, cost lines for 2, 4 and 8 ranks, the largest\n"
         "speed-ups. Assumed: backward takes twice as long as forward; the line for 128 ranks is a straight line\n"
         f"over the logarithm of the ranks ({far.startup_s * 1e6:.0f} us + {far.s_per_unit * 1e9:.3f} ns a unit); the"
         " slope\nis that of a byte, as the authors fit it, or of an element, as their code applies it. Simulated:\n"
         "every iteration time below.",
-        times_text(figures), claims_text(figures),
+        times_text(figures), claims_text(figures), units_text(sizes),
         "Our us-byte, given the same units, beside the answers of the authors' code. Their code loses units where\n"
         "a block grows, charges whole units after the backward pass, and takes the empty part of a last unit off\n"
         "the block before; `ours as they charge` is our blocks by that arithmetic.",
         schedules_text(found),
     ])  # fmt: skip
-    data = {"figures": figures, "schedules": [dataclasses.asdict(each) for each in found]}
-    return data, text, pictures(planner, figures, out)
+    data = {"figures": figures, "units": sizes, "schedules": [dataclasses.asdict(each) for each in found]}
+    return data, text, [*pictures(planner, figures, out), sizes_picture]
