@@ -16,7 +16,7 @@ sys.path.insert(0, str(HERE))
 sys.dont_write_bytecode = True
 
 import replay_report
-from model_profile import Model, Tensor, read_model
+from model_profile import Model, ProfileError, Tensor, read_model
 from replaying import Case, figure
 
 TINY = {
@@ -54,6 +54,55 @@ def check_case() -> None:
     assert abs(case.communication_s - 15e6 * 8 / 935e6) < 1e-9
     assert abs(case.scale * model.compute_s * 2 - case.communication_s) < 1e-9
     assert read_model("resnet50").bytes == 25_557_032 * 4
+
+
+def check_profiles() -> None:
+    """A file that is no profile is refused by name, line or field, and with what helps."""
+    good = '{"name": "a", "elements": 4, "backward_s": 0.5, "forward_s": 0}'
+    recorder = "headrace.profile"
+    for text, *wanted in (
+        ("", "line 1", recorder),
+        ('{"tensors": [\n  {"elements" 4}]}', "line 2", "column", recorder),
+        ("[]", "line 1", recorder),
+        ("{}", "tensors", recorder),
+        ('{"tensors": []}', "tensors", recorder),
+        ('{"tensors": [4]}', "tensors[0]", recorder),
+        ('{"dtype": "int9", "tensors": [' + good + "]}", "dtype", "int9", "float32"),
+        ('{"dtype": [], "tensors": [' + good + "]}", "dtype", "float32"),
+        ('{"tensors": [' + good + ', {"backward_s": 1, "forward_s": 1}]}', "tensors[1].elements", recorder),
+        ('{"tensors": [' + good.replace("4", "0") + "]}", "tensors[0].elements", "0", "1 or more"),
+        ('{"tensors": [' + good.replace("4", "2.5") + "]}", "tensors[0].elements", "2.5"),
+        ('{"tensors": [' + good.replace("4", "true") + "]}", "tensors[0].elements", "True"),
+        ('{"tensors": [' + good.replace("0.5", "-1") + "]}", "tensors[0].backward_s", "-1", "0 or more"),
+        ('{"tensors": [' + good.replace("0.5", "NaN") + "]}", "tensors[0].backward_s", "nan"),
+        ('{"tensors": [' + good.replace("0}", '"1"}') + "]}", "tensors[0].forward_s", "'1'"),
+    ):
+        refused(text, *wanted)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.json"
+        path.write_text('{"tensors": [' + good + "]}")
+        assert read_model(str(path)) == Model("model", path, 4, (Tensor(4, 0.5, 0),))
+        path.unlink()
+        for name, known in (("resnet5", "resnet50"), (str(path), "")):
+            try:
+                read_model(name)
+            except ProfileError as error:
+                assert name in str(error) and known in str(error), error
+            else:
+                raise AssertionError(f"taken: {name}")
+
+
+def refused(text: str, *wanted: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.json"
+        path.write_text(text)
+        try:
+            read_model(str(path))
+        except ProfileError as error:
+            for piece in (str(path), *wanted):
+                assert piece in str(error), (piece, str(error))
+            return
+    raise AssertionError(f"taken: {text}")
 
 
 def rank(times: list[float], **more: object) -> dict:
@@ -128,6 +177,7 @@ def check_run(build: str, *flags: str) -> str:
 
 if __name__ == "__main__":
     check_case()
+    check_profiles()
     check_point()
     check_figure()
     check_goals()
