@@ -1,6 +1,7 @@
 """Checks the tree's Python by ruff with the rules of .ruff.toml, after it has checked that they find something.
 
 usage: lint_python.py ROOT     exit status 0: nothing found, 1: findings, 77: skipped
+       lint_python.py --find   exit status 0: there is a ruff of the right version, 77: there is none
 
 ruff is that of PATH, or a module of this Python.
 """
@@ -61,6 +62,8 @@ def unlisted(root: Path) -> list[str]:
 
 
 def main() -> int:
+    if sys.argv[1:] == ["--find"]:
+        return SKIPPED if not find_ruff()[0] else 0
     root = Path(sys.argv[1]).resolve()
     findings = unlisted(root)
     if findings:
