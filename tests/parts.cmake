@@ -46,6 +46,10 @@ if(SETARCH_PROGRAM)
     set(headrace_part_launcher_thread ${SETARCH_PROGRAM} -R)
   endif()
 endif()
+# As tests/run sets it, for who runs ctest alone.
+set(headrace_part_environment_address "")
+set(headrace_part_environment_thread
+    "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_LIST_DIR}/support/tsan.supp:second_deadlock_stack=1:allow_addr2line=1")
 foreach(kind address thread)
   foreach(program ${headrace_part_${kind}})
     if(NOT TARGET ${program})
@@ -59,7 +63,8 @@ foreach(kind address thread)
              COMMAND ${headrace_part_launcher_${kind}} ${HEADRACE_PARTS}/part-${kind}/${program}
                      --gtest_brief=1 ${filter})
     # See tests/unit/transport for UCX's hooks.
-    set_tests_properties(${kind}.${program} PROPERTIES TIMEOUT 300 ENVIRONMENT UCX_MEM_EVENTS=n)
+    set_tests_properties(${kind}.${program} PROPERTIES TIMEOUT 300
+      ENVIRONMENT "UCX_MEM_EVENTS=n;${headrace_part_environment_${kind}}")
   endforeach()
 endforeach()
 foreach(name ${headrace_part_address_fuzz})

@@ -42,6 +42,8 @@ TEST(Agreement, EveryDifferenceChangesTheHash) {
       [](Agreement& each) { each.algorithm = transport::Algorithm::kRing; },
       [](Agreement& each) { each.nodes[0].name = "x"; },
       [](Agreement& each) { each.nodes[0].ranks = {0}; },
+      [](Agreement& each) { each.nodes[0].control = "10.0.0.9:7733"; },
+      [](Agreement& each) { each.leader = "x"; },
       [](Agreement& each) { each.nodes[1].addresses[1] = "B2"; },
       [](Agreement& each) { std::swap(each.nodes[0], each.nodes[1]); },
       [](Agreement& each) { each.servers_count = 0; },

@@ -37,9 +37,9 @@ tests:
       - {series: 'headrace_job_paused{instance="a", job="held"}', values: "1x10"}
       - {series: 'headrace_peer_up{instance="a", peer="b"}', values: "1x2 0x8"}
       - {series: 'headrace_peer_up{instance="a", peer="c"}', values: "1x10"}
-      - {series: 'headrace_certificate_expiry_timestamp_seconds{instance="a", certificate="own"}',
+      - {series: 'headrace_certificate_expiry_timestamp_seconds{instance="a", certificate="node"}',
          values: "864000x10"}
-      - {series: 'headrace_certificate_expiry_timestamp_seconds{instance="b", certificate="own"}',
+      - {series: 'headrace_certificate_expiry_timestamp_seconds{instance="b", certificate="node"}',
          values: "8640000x10"}
     alert_rule_test:
       - eval_time: 4m
@@ -55,8 +55,8 @@ tests:
       - eval_time: 4m
         alertname: HeadraceCertificateEnds
         exp_alerts:
-          - exp_labels: {instance: a, certificate: own}
-            exp_annotations: {summary: "the own certificate of a ends within a month"}
+          - exp_labels: {instance: a, certificate: node}
+            exp_annotations: {summary: "the node certificate of a ends within a month"}
 """
 
 needs_promtool = unittest.skipUnless(
