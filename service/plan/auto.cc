@@ -62,15 +62,25 @@ void AddVariants(const Profile& profile, const Route& route, const Recording& re
 
 }  // namespace
 
+const PolicyTraits kAutoTraits = {
+    .barrier = false, .sizes_by_cost = true, .halves = true, .from_others = true};
+
 // Without recorded iterations the best is `exact`, which no policy of whole blocks beats on one set
-// of times; `dear` can, by startups.
+// of times; one that takes all-reduces apart can, by startups.
 Draft Auto(const Workload& work, const Route& route, const DraftOptions& options) {
-  Draft exact = Exact(work, route, options);
-  if (!route.halves) return exact;
-  Draft dear = Dear(work, route, options);
-  const double exact_s = MakeTimetable(work, route, exact).iteration_s;
-  const bool faster = MakeTimetable(work, route, dear).iteration_s < exact_s;
-  return faster ? dear : exact;
+  Draft best = Exact(work, route, options);
+  if (!route.halves) return best;
+  double best_s = MakeTimetable(work, route, best).iteration_s;
+  for (const Policy policy : kPolicies) {
+    const PolicyTraits& traits = TraitsOf(policy);
+    if (traits.from_others || !traits.halves) continue;
+    Draft draft = MakeDraft(policy, work, route, options);
+    const double seconds = MakeTimetable(work, route, draft).iteration_s;
+    if (seconds >= best_s) continue;
+    best_s = seconds;
+    best = std::move(draft);
+  }
+  return best;
 }
 
 std::string Describe(const PlanCandidate& candidate) {

@@ -110,6 +110,9 @@ Draft ByteScheduler(const Workload& work, const Route& route, const ByteSchedule
   return Dispatcher(work, route, tuning).Run();
 }
 
+const PolicyTraits kByteSchedulerTraits = {
+    .barrier = false, .sizes_by_cost = true, .halves = false, .from_others = false};
+
 Draft ByteScheduler(const Workload& work, const Route& route, const DraftOptions& options) {
   return ByteScheduler(work, route, TuneByteScheduler(work, route, options.settings));
 }

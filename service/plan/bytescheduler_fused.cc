@@ -68,6 +68,9 @@ std::vector<std::uint64_t> PartitionSizes(const Workload& work, std::uint64_t gi
 
 }  // namespace
 
+const PolicyTraits kByteSchedulerFusedTraits = {
+    .barrier = false, .sizes_by_cost = true, .halves = false, .from_others = false};
+
 Draft ByteSchedulerFused(const Workload& work, const Route& route, const DraftOptions& options) {
   Draft best;
   double best_s = kInfinity;

@@ -61,17 +61,12 @@ Codec FastestOf(const Stage& lane, const AllowedCodecs& allowed, std::uint64_t b
   return fastest;
 }
 
-// Whether the forward pass waits for the last block: then sizes and orders of `exact` say nothing.
-bool HasBarrier(Policy policy) {
-  return policy == Policy::kBsp || policy == Policy::kWfbp || policy == Policy::kMgWfbp ||
-         policy == Policy::kDdp || policy == Policy::kHorovod;
-}
-
 class Chooser {
  public:
   Chooser(Policy policy, const Workload& work, Route lane, std::span<const Codec> must,
           std::span<const Codec> may)
-      : policy_(HasBarrier(policy) ? policy : Policy::kExact),
+      // Where the forward pass waits for the last block, blocks of `exact` say nothing.
+      : policy_(TraitsOf(policy).barrier ? policy : Policy::kExact),
         work_(work),
         lane_(std::move(lane)),
         must_(must),

@@ -15,6 +15,9 @@ constexpr std::uint64_t kGroupBytes = 25 << 20;
 
 }  // namespace
 
+const PolicyTraits kDdpTraits = {
+    .barrier = true, .sizes_by_cost = false, .halves = false, .from_others = false};
+
 Draft Ddp(const Workload& work, const Route& /*route*/, const DraftOptions& options) {
   const std::uint64_t size =
       options.settings.unit_bytes > 0 ? options.settings.unit_bytes : kGroupBytes;

@@ -68,6 +68,9 @@ Draft DraftWith(const Workload& work, bool halves, std::uint64_t size) {
 
 }  // namespace
 
+const PolicyTraits kDearTraits = {
+    .barrier = false, .sizes_by_cost = true, .halves = true, .from_others = false};
+
 Draft Dear(const Workload& work, const Route& route, const DraftOptions& options) {
   const std::uint64_t given = options.settings.unit_bytes;
   if (given > 0) return DraftWith(work, route.halves, given);

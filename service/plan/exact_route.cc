@@ -110,6 +110,9 @@ std::vector<CostPiece> StandIns(const Route& route) {
 
 }  // namespace
 
+const PolicyTraits kExactTraits = {
+    .barrier = false, .sizes_by_cost = true, .halves = false, .from_others = true};
+
 // On one serial lane with cost a + b*m the optimum (sweep.h); elsewhere the best of many. Either
 // way it is no worse than any other policy, to rounding (1e-12).
 Draft Exact(const Workload& work, const Route& route, const DraftOptions& options) {
@@ -141,8 +144,9 @@ Draft ExactOnRoute(const Workload& work, const Route& route, double bound_s) {
     AddGraded(work, route, draft, line, add);
   }
   for (auto policy = kPolicies.rbegin(); policy != kPolicies.rend(); ++policy) {
-    if (*policy == Policy::kExact || *policy == Policy::kAuto) continue;
-    if (*policy == Policy::kDear && route.halves) continue;  // exact's blocks are whole ones
+    const PolicyTraits& traits = TraitsOf(*policy);
+    // The blocks of `exact` are whole ones.
+    if (traits.from_others || (traits.halves && route.halves)) continue;
     Draft draft = MakeDraft(*policy, work, route, {.bound_s = bound_s});
     add(draft);
     if (!draft.barrier) continue;

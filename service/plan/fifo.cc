@@ -8,6 +8,9 @@
 
 namespace headrace::plan {
 
+const PolicyTraits kBspTraits = {
+    .barrier = true, .sizes_by_cost = false, .halves = false, .from_others = false};
+
 // All gradients in one block after the backward pass.
 Draft Bsp(const Workload& work, const Route& /*route*/, const DraftOptions& /*options*/) {
   Draft draft;
@@ -16,6 +19,9 @@ Draft Bsp(const Workload& work, const Route& /*route*/, const DraftOptions& /*op
   for (std::uint32_t l = 0; l < work.size(); ++l) draft.Append(l, 0, work.bytes[l]);
   return draft;
 }
+
+const PolicyTraits kWfbpTraits = {
+    .barrier = true, .sizes_by_cost = false, .halves = false, .from_others = false};
 
 // Wait-free backpropagation: each tensor a block, as ready. Zhang et al., "Poseidon", USENIX ATC
 // 2017.
@@ -28,6 +34,9 @@ Draft Wfbp(const Workload& work, const Route& /*route*/, const DraftOptions& /*o
   }
   return draft;
 }
+
+const PolicyTraits kMgWfbpTraits = {
+    .barrier = true, .sizes_by_cost = true, .halves = false, .from_others = false};
 
 // Merged-gradient wait-free backpropagation. Shi, Chu, Li, "MG-WFBP", IEEE INFOCOM 2019: going from
 // tensor L-1 to 1, l is merged into l-1 when its communication would start after r_{l-1} or when

@@ -17,6 +17,9 @@ constexpr double kCycle = 1e-3;  // seconds
 
 }  // namespace
 
+const PolicyTraits kHorovodTraits = {
+    .barrier = true, .sizes_by_cost = false, .halves = false, .from_others = false};
+
 Draft Horovod(const Workload& work, const Route& /*route*/, const DraftOptions& options) {
   const std::uint64_t size =
       options.settings.unit_bytes > 0 ? options.settings.unit_bytes : kFusionBytes;

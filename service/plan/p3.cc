@@ -20,6 +20,9 @@ std::uint64_t SliceBytes(const Workload& work) {
 
 }  // namespace
 
+const PolicyTraits kP3Traits = {
+    .barrier = false, .sizes_by_cost = false, .halves = false, .from_others = false};
+
 Draft P3(const Workload& work, const Route& route, const DraftOptions& options) {
   const auto stages = static_cast<std::uint32_t>(route.stages.size());
   const std::uint64_t bytes =

@@ -14,20 +14,6 @@ namespace {
 // As many in a block, on average, that it pays to make the draft again for larger startups.
 constexpr double kSeveralCodecs = 1.25;
 
-// Whether it looks at costs, and not only at sizes and at what is ready.
-bool PlansByCost(Policy policy, const PolicySettings& settings) {
-  switch (policy) {
-    case Policy::kBsp:
-    case Policy::kWfbp:
-    case Policy::kDdp:
-    case Policy::kHorovod:
-    case Policy::kP3:
-      return false;
-    default:
-      return settings.unit_bytes == 0;
-  }
-}
-
 Draft MakePlainDraft(Policy policy, const Workload& work, const Route& route,
                      const DraftOptions& options) {
   switch (policy) {
@@ -61,9 +47,22 @@ double CodecsInABlock(const Workload& work, const Draft& draft) {
 
 }  // namespace
 
+const PolicyTraits& TraitsOf(Policy policy) {
+  switch (policy) {
+#define HEADRACE_POLICY(number, function, name) \
+  case Policy::k##function:                     \
+    return k##function##Traits;
+    HEADRACE_POLICIES(HEADRACE_POLICY)
+#undef HEADRACE_POLICY
+  }
+  HR_CHECK(false, static_cast<int>(policy));
+  return kExactTraits;
+}
+
 Draft MakeDraft(Policy policy, const Workload& work, const Route& route,
                 const DraftOptions& options) {
-  if (work.codecs.empty() || !PlansByCost(policy, options.settings)) {
+  const bool sizes_by_cost = TraitsOf(policy).sizes_by_cost && options.settings.unit_bytes == 0;
+  if (work.codecs.empty() || !sizes_by_cost) {
     return MakePlainDraft(policy, work, route, options);
   }
   ScaledProblem scaled = ScaleByCodecs(work, route, InNodeScale::kMean);

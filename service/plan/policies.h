@@ -26,12 +26,24 @@ struct DraftOptions {
   PolicySettings settings = {};
 };
 
-// Each policy's function has the policy's name and stands in a file of its own or of its kind, with
-// the paper that describes it.
-#define HEADRACE_POLICY(number, function, name) \
-  Draft function(const Workload& work, const Route& route, const DraftOptions& options);
+// What others must know of a policy before it has made a draft. No field has a default, so that
+// none is forgotten; tests/unit/plan/policies_test.cc holds each against the drafts.
+struct PolicyTraits {
+  bool barrier;        // its forward pass waits for the last block
+  bool sizes_by_cost;  // what bytes cost decides how large its blocks are
+  bool halves;         // it may take all-reduces apart, where Route::halves lets it
+  bool from_others;    // it takes the best of other policies' drafts
+};
+
+// Each policy's function and traits have the policy's name and stand in a file of its own or of its
+// kind, with the paper that describes it.
+#define HEADRACE_POLICY(number, function, name)                                          \
+  Draft function(const Workload& work, const Route& route, const DraftOptions& options); \
+  extern const PolicyTraits k##function##Traits;
 HEADRACE_POLICIES(HEADRACE_POLICY)
 #undef HEADRACE_POLICY
+
+const PolicyTraits& TraitsOf(Policy policy);
 
 Draft MakeDraft(Policy policy, const Workload& work, const Route& route,
                 const DraftOptions& options);

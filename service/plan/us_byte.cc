@@ -204,6 +204,9 @@ UsByteTuning SearchPriorities(const Workload& work, const CostLine& line,
   return best;
 }
 
+const PolicyTraits kUsByteTraits = {
+    .barrier = false, .sizes_by_cost = true, .halves = false, .from_others = false};
+
 Draft UsByte(const Workload& work, const Route& route, const DraftOptions& options) {
   const CostLine line = SteadyLine(route);
   if (options.settings.unit_bytes > 0) {

@@ -64,13 +64,17 @@ BENCHMARK(ExactByStartupNs)
     ->Range(1, 100000000)
     ->Unit(benchmark::kMillisecond);
 
+void EachPolicy(benchmark::internal::Benchmark* bench) {
+  for (const Policy policy : kPolicies) bench->Arg(static_cast<std::int64_t>(policy));
+}
+
 void PolicyOnOneLane(benchmark::State& state) {
   const auto policy = static_cast<Policy>(state.range(0));
   const Profile profile = NetworkProfile(kLargeTensors, kSeed);
   Measure(state, policy, profile, AllReduceRoute(LineFor(profile)), 100);
   state.SetLabel(std::string(Name(policy)));
 }
-BENCHMARK(PolicyOnOneLane)->DenseRange(1, 11)->Unit(benchmark::kMillisecond);
+BENCHMARK(PolicyOnOneLane)->Apply(EachPolicy)->Unit(benchmark::kMillisecond);
 
 void PolicyOnServers(benchmark::State& state) {
   const auto policy = static_cast<Policy>(state.range(0));
@@ -79,7 +83,7 @@ void PolicyOnServers(benchmark::State& state) {
   Measure(state, policy, profile, ParameterServerRoute(line, line, Placement::kExtra), 100);
   state.SetLabel(std::string(Name(policy)));
 }
-BENCHMARK(PolicyOnServers)->DenseRange(1, 11)->Unit(benchmark::kMillisecond);
+BENCHMARK(PolicyOnServers)->Apply(EachPolicy)->Unit(benchmark::kMillisecond);
 
 void PolicyInHierarchy(benchmark::State& state) {
   const auto policy = static_cast<Policy>(state.range(0));
@@ -89,7 +93,7 @@ void PolicyInHierarchy(benchmark::State& state) {
   Measure(state, policy, profile, HierarchyRoute(inner, line, inner), 100);
   state.SetLabel(std::string(Name(policy)));
 }
-BENCHMARK(PolicyInHierarchy)->DenseRange(1, 11)->Unit(benchmark::kMillisecond);
+BENCHMARK(PolicyInHierarchy)->Apply(EachPolicy)->Unit(benchmark::kMillisecond);
 
 // As many iterations as nodes keep.
 Recording RecordingOf(const Profile& profile) {

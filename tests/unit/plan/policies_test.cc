@@ -5,6 +5,7 @@
 #include <string>
 
 #include "service/plan/bound.h"
+#include "service/plan/policies.h"
 #include "service/plan/simulate.h"
 #include "tests/unit/plan/support.h"
 
@@ -103,11 +104,8 @@ TEST_P(EachPolicy, IsNotFasterThanTheBound) {
   }
 }
 
-// Policies of whole blocks: one that takes all-reduces apart can save startups.
-bool MakesWholeBlocks(Policy policy) { return policy != Policy::kDear && policy != Policy::kAuto; }
-
 TEST_P(EachPolicy, IsNotFasterThanExact) {
-  if (!MakesWholeBlocks(GetParam())) return;
+  if (TraitsOf(GetParam()).halves) return;  // saves startups
   for (std::uint64_t seed = 0; seed < kInstances; ++seed) {
     const Instance instance = InstanceOf(seed);
     const double exact_s = PlanOf(Policy::kExact, instance).predicted_s;
@@ -116,7 +114,7 @@ TEST_P(EachPolicy, IsNotFasterThanExact) {
 }
 
 TEST_P(EachPolicy, IsNotFasterThanExactOnTensorsOfAFewElements) {
-  if (!MakesWholeBlocks(GetParam())) return;
+  if (TraitsOf(GetParam()).halves) return;  // saves startups
   for (std::uint64_t seed = 0; seed < 4 * kInstances; ++seed) {
     Random random(seed);
     Instance instance{seed, RandomProfile(random, 6, 8, DType::kUInt8), {}};
@@ -125,6 +123,50 @@ TEST_P(EachPolicy, IsNotFasterThanExactOnTensorsOfAFewElements) {
                          : AllReduceRoute({{RandomLine(random, instance.profile)}});
     const double exact_s = PlanOf(Policy::kExact, instance).predicted_s;
     ASSERT_GE(PlanOf(GetParam(), instance).predicted_s, exact_s * (1 - 1e-12)) << "seed " << seed;
+  }
+}
+
+std::vector<std::uint64_t> SizesOf(const Plan& plan) {
+  std::vector<std::uint64_t> sizes;
+  for (const Block& block : plan.blocks) sizes.push_back(block.bytes);
+  std::ranges::sort(sizes);
+  return sizes;
+}
+
+// Whatever is planned for codecs, for `exact` on a route and for `auto` goes by these.
+TEST_P(EachPolicy, HasTheTraitsOfItsPlans) {
+  PolicyTraits seen = {
+      .barrier = false, .sizes_by_cost = false, .halves = false, .from_others = false};
+  for (std::uint64_t seed = 0; seed < kInstances; ++seed) {
+    Instance instance = InstanceOf(seed);
+    const Plan plan = PlanOf(GetParam(), instance);
+    seen.barrier = seen.barrier || plan.barrier;
+    seen.halves = seen.halves || HasHalves(plan);
+    if (HasHalves(plan)) {
+      ASSERT_TRUE(instance.route.halves) << "seed " << seed;
+    }
+    if (TraitsOf(GetParam()).barrier) {
+      ASSERT_TRUE(plan.barrier) << "seed " << seed;
+    }
+    // As many stages, with other lines.
+    for (Stage& stage : instance.route.stages) {
+      for (Rail& rail : stage.rails) {
+        for (CostPiece& piece : rail.line.pieces) piece.startup_s = piece.startup_s * 30 + 1e-3;
+      }
+    }
+    seen.sizes_by_cost =
+        seen.sizes_by_cost || SizesOf(PlanOf(GetParam(), instance)) != SizesOf(plan);
+  }
+  EXPECT_EQ(seen.barrier, TraitsOf(GetParam()).barrier);
+  EXPECT_EQ(seen.halves, TraitsOf(GetParam()).halves);
+  EXPECT_EQ(seen.sizes_by_cost, TraitsOf(GetParam()).sizes_by_cost);
+}
+
+// What is made from others is made by none of them: they would make each other without end.
+TEST(Policies, MadeFromOthersAreExactAndAuto) {
+  for (const Policy policy : kPolicies) {
+    const bool known = policy == Policy::kExact || policy == Policy::kAuto;
+    EXPECT_EQ(TraitsOf(policy).from_others, known) << Name(policy);
   }
 }
 
