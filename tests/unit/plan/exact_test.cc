@@ -3,10 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstdlib>
-#include <filesystem>
-
 #include "service/plan/bound.h"
 #include "service/plan/sweep.h"
 #include "tests/unit/plan/reference.h"
@@ -123,34 +119,6 @@ TEST(ExactPlan, ReachesTheBoundWhereStartupsAreFree) {
     const Workload work = MakeWorkload(profile);
     const double bound_s = LowerBound(work, AllReduceRoute({{line}}));
     ASSERT_NEAR(Solve(work, line).sweep.iteration_s, bound_s, bound_s * kRounding) << instance;
-  }
-}
-
-// Three published profiles, if they are at hand: exact comes as near to the bound as the literature
-// of this planner says.
-TEST(ReferenceProfiles, GiveTheKnownRatios) {
-  const char* folder = std::getenv("HEADRACE_REFERENCE_PROFILES");
-  if (folder == nullptr) GTEST_SKIP() << "HEADRACE_REFERENCE_PROFILES is not set";
-  struct Known {
-    const char* name;
-    double startup_s;
-    double ratio;  // communication / computation
-    double exact;  // to the bound
-  };
-  for (const Known& known :
-       {Known{"resnet50", 1.3e-3, 1, 1.020}, Known{"resnet50", 1.3e-3, 1.5, 1.009},
-        Known{"resnet50", 3e-4, 1, 1.005}, Known{"resnet50", 1e-4, 1, 1.002},
-        Known{"vgg16", 1.3e-3, 1, 1.010}, Known{"bert_base", 1.3e-3, 1.5, 1.016},
-        Known{"bert_base", 1.3e-3, 1, 1.000}}) {
-    const Result<Profile> profile =
-        ReadProfile(std::filesystem::path(folder) / (std::string(known.name) + ".json"));
-    ASSERT_TRUE(profile.ok()) << profile.error().text();
-    const Workload work = MakeWorkload(*profile);
-    const double s_per_byte = known.ratio * (work.backward_s() + work.forward_s()) /
-                              static_cast<double>(work.total_bytes());
-    const Route route = AllReduceRoute(Affine(known.startup_s, s_per_byte));
-    const Plan plan = *MakePlan(Policy::kExact, *profile, route);
-    EXPECT_NEAR(plan.predicted_s / plan.lower_bound_s, known.exact, 5.1e-4) << known.name;
   }
 }
 
