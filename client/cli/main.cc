@@ -38,19 +38,20 @@ int Run(int argc, char** argv) {
   const std::string version = fmt::format("headracectl {} (protocol {}, board {})",
                                           HEADRACE_VERSION, ProtocolVersion(), ipc::kBoardVersion);
   app.set_version_flag("--version", version,
-                       "print the version, and those of what it speaks, and exit");
+                       "print the version and the versions of the protocols and exit");
   app.require_subcommand(1);
   app.fallthrough();
   app.footer(
       "Exit codes: 0 ok, 1 found a problem, 2 usage.\n"
-      "headracectl COMMAND --help tells more of each; so does man headracectl.");
+      "headracectl COMMAND --help describes a command; man headracectl has them all.");
   CLI::Option* board =
-      app.add_option("--board", globals.board_path,
-                     "the file the service shows its state in; --socket alone: \"board\" beside it")
+      app.add_option(
+             "--board", globals.board_path,
+             "status file of the service; with --socket alone, the file \"board\" beside it")
           ->envname("HEADRACE_BOARD")
           ->capture_default_str();
   const CLI::Option* socket =
-      app.add_option("--socket", globals.socket_path, "the socket the service listens on")
+      app.add_option("--socket", globals.socket_path, "socket of the service")
           ->envname("HEADRACE_SOCKET")
           ->capture_default_str();
   // Before the command runs.
@@ -59,8 +60,8 @@ int Run(int argc, char** argv) {
       globals.board_path = ipc::BoardPathBeside(globals.socket_path);
     }
   });
-  app.add_flag("--json", globals.json, "for programs; the keys are documented and stable");
-  app.add_flag("-H,--no-header", globals.no_header, "tables without their first line");
+  app.add_flag("--json", globals.json, "print JSON; its keys are documented and stable");
+  app.add_flag("-H,--no-header", globals.no_header, "print tables without their header line");
 
   const Program program{app, globals, exit_code};
   AddViewCommands(program);

@@ -20,12 +20,12 @@ namespace headrace::service {
 namespace {
 
 constexpr const char* kFooter =
-    "Each option may also stand in the file (--config), as in the output of --print-config, or in\n"
-    "the environment (HEADRACE_SOCKET for --socket). Flags go before the environment,\n"
-    "the environment before the file.\n"
-    "Exit codes: 0 stopped as asked, 1 could not start or stopped short, 2 usage, 3 stopped "
+    "Each option can also be set in the configuration file (--config; --print-config shows its\n"
+    "form) or in the environment (HEADRACE_SOCKET for --socket). Options override the\n"
+    "environment, and the environment overrides the file.\n"
+    "Exit codes: 0 stopped on request, 1 failed to start or to run, 2 wrong usage, 3 stopped "
     "because\n"
-    "a GPU's context broke: start it again.";
+    "a GPU's context failed: start it again.";
 
 // The command line as it was given, before anything is made of the values.
 struct Line {
@@ -42,10 +42,11 @@ void AddOptions(CLI::App& app, Line& line) {
   const Config defaults;
   app.set_help_flag("-h,--help", "print this and exit");
   app.add_flag("--version", line.version, "print the version and exit");
-  app.add_flag("--check-config", line.check, "say whether the configuration is fine and exit");
+  app.add_flag("--check-config", line.check,
+               "check the configuration, print what is wrong with it and exit");
   app.add_flag("--print-config", line.print,
-               "print the whole configuration with its sources as TOML and exit");
-  app.add_option("--config", line.file, "TOML file to read")->type_name("FILE");
+               "print the configuration in force as TOML, with the source of each value, and exit");
+  app.add_option("--config", line.file, "configuration file, in TOML")->type_name("FILE");
   app.footer(kFooter);
   std::size_t index = 0;
   for (const ConfigKey& key : ConfigKeys()) {
@@ -59,7 +60,7 @@ void AddOptions(CLI::App& app, Line& line) {
           FlagName(key), [&texts] { texts = {"true"}; }, help);
       const std::string off = "--no-" + FlagName(key).substr(2);
       app.add_flag_callback(
-          off, [&texts] { texts = {"false"}; }, "the opposite");
+          off, [&texts] { texts = {"false"}; }, fmt::format("turn {} off", FlagName(key)));
     } else {
       app.add_option(FlagName(key), texts, help)->expected(1)->type_name("");
     }

@@ -60,8 +60,8 @@ int Show(const std::string& path, bool json) {
 }  // namespace
 
 void AddCertsCommand(CLI::App& app, const bool& json, int& exit_code) {
-  CLI::App* certs =
-      app.add_subcommand("certs", "the cluster's authority and the certificates of its nodes");
+  CLI::App* certs = app.add_subcommand(
+      "certs", "creates the cluster's certificate authority and node certificates");
   certs->set_help_flag("-h,--help", "print this help and exit");
   certs->require_subcommand(1);
   const auto add = [certs](const char* name, const char* help) {
@@ -72,40 +72,44 @@ void AddCertsCommand(CLI::App& app, const bool& json, int& exit_code) {
 
   // Owned by the callbacks, which live as long as the app.
   const auto authority = std::make_shared<AuthorityRequest>();
-  CLI::App* make = add("authority", "makes an authority: the one whose signature nodes believe");
-  make->add_option("--out", authority->out, "folder for authority.key and authority.crt")
+  CLI::App* make =
+      add("authority", "creates the certificate authority (CA) that signs all node certificates");
+  make->add_option("--out", authority->out,
+                   "folder in which authority.key and authority.crt are written")
       ->required();
   CheckRange(
-      make->add_option("--days", authority->days, "how long it is valid")->capture_default_str(), 1,
-      kDaysMax);
-  make->add_flag("--force", authority->force, "overwrite what is there");
+      make->add_option("--days", authority->days, "days that it is valid")->capture_default_str(),
+      1, kDaysMax);
+  make->add_flag("--force", authority->force, "overwrite existing files");
   AddExamples(*make, {"certs authority --out authority"});
   make->callback([authority, &exit_code] { exit_code = Authority(*authority); });
 
   const auto node = std::make_shared<NodeRequest>();
-  CLI::App* sign = add("node", "makes a node's key and certificate, signed by the authority");
-  sign->add_option("name", node->name, "the node's name, as its service's node_name")->required();
-  sign->add_option("--authority", node->authority, "folder of the authority")->required();
-  sign->add_option("--out", node->out, "folder for NAME.key, NAME.crt and authority.crt")
+  CLI::App* sign = add("node", "creates a node's key and certificate, signed by the authority");
+  sign->add_option("name", node->name, "name of the node: node_name of its service")->required();
+  sign->add_option("--authority", node->authority, "folder with authority.key and authority.crt")
+      ->required();
+  sign->add_option("--out", node->out,
+                   "folder in which NAME.key, NAME.crt and authority.crt are written")
       ->required();
   CheckRange(sign->add_option("--days", node->days,
-                              "how long it is valid; at most as long as the authority")
+                              "days that it is valid; it expires with the authority at the latest")
                  ->capture_default_str(),
              1, kDaysMax);
-  sign->add_option("--host", node->hosts, "another name or address of the node; may be repeated")
+  sign->add_option("--host", node->hosts, "further name or address of the node; may be repeated")
       ->allow_extra_args(false);
   sign->add_option(
       "--owner", node->owner,
-      "user who gets key and certificate, such as headrace, the service's; takes root");
-  sign->add_flag("--force", node->force, "overwrite what is there");
+      "user that shall own key and certificate, such as headrace, the service's user; needs root");
+  sign->add_flag("--force", node->force, "overwrite existing files");
   AddExamples(*sign, {"certs node node-a --authority authority --out node-a",
                       "certs node node-a --authority authority --out /etc/headrace/tls --owner "
                       "headrace"});
   sign->callback([node, &exit_code] { exit_code = Node(*node); });
 
   const auto path = std::make_shared<std::string>();
-  CLI::App* show = add("show", "what stands in a certificate");
-  show->add_option("file", *path, "certificate in PEM form")->required();
+  CLI::App* show = add("show", "shows what a certificate contains");
+  show->add_option("file", *path, "certificate file in PEM format")->required();
   AddExamples(*show, {"certs show /etc/headrace/tls/node-a.crt"});
   show->callback([path, &json, &exit_code] { exit_code = Show(*path, json); });
 }

@@ -20,14 +20,15 @@ void AddExamples(CLI::App& command, std::initializer_list<const char*> examples)
 }
 
 void AddWatch(CLI::App& command, Watch& watch, const std::string& count_flags) {
-  CLI::Option* again = CheckRange(
-      command
-          .add_option("-w,--watch", watch.seconds, "again every so many seconds; alone: every 2")
-          ->type_name("SECONDS")
-          ->expected(0, 1)
-          ->default_str("2"),
-      0.01, 86400.0);
-  command.add_option(count_flags, watch.screens_max, "with --watch: end after so many screens")
+  CLI::Option* again =
+      CheckRange(command
+                     .add_option("-w,--watch", watch.seconds,
+                                 "repeat every so many seconds; 2 without a number")
+                     ->type_name("SECONDS")
+                     ->expected(0, 1)
+                     ->default_str("2"),
+                 0.01, 86400.0);
+  command.add_option(count_flags, watch.screens_max, "with --watch: stop after so many outputs")
       ->type_name("N")
       ->needs(again);
 }

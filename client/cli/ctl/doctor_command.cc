@@ -80,7 +80,7 @@ int ProbeOnly(const Globals& globals, const DoctorOptions& options) {
 void AddDoctorCommand(const Program& program) {
   const auto options = std::make_shared<DoctorOptions>();
   CLI::App* command = AddCommand(
-      program, "doctor", "checks service and machine, and says what to do",
+      program, "doctor", "checks the service and this machine and says how to fix what is wrong",
       {"doctor", "doctor --probe --timeout 3", "doctor --peer node-b:7733"},
       [&globals = program.globals, options] {
         return Repeat(globals, options->watch, [&] {
@@ -88,17 +88,18 @@ void AddDoctorCommand(const Program& program) {
           return options->probe ? ProbeOnly(globals, *options) : Doctor(globals, *options);
         });
       });
-  CLI::Option* const probe =
-      command->add_flag("--probe", options->probe,
-                        "one line and the exit code: does every lane of the service answer?");
+  CLI::Option* const probe = command->add_flag(
+      "--probe", options->probe,
+      "only check that every lane of the service answers: one line and an exit code");
   command
       ->add_option("--peer", options->peer,
-                   "whether this node's service reaches that one: name, port, certificates, "
-                   "versions; before the first job")
+                   "check that this node's service can connect to that one: name, port, "
+                   "certificates, versions")
       ->type_name("HOST:PORT")
       ->excludes(probe);
   command
-      ->add_option("--mps-directory", options->mps_directory, "where NVIDIA's MPS keeps its pipes")
+      ->add_option("--mps-directory", options->mps_directory,
+                   "directory of the pipes of NVIDIA MPS")
       ->envname("CUDA_MPS_PIPE_DIRECTORY")
       ->capture_default_str();
   AddTimeout(*command, options->timeout_seconds);

@@ -105,19 +105,22 @@ int Drain(const Globals& globals, const DrainOptions& options) {
 
 void AddDrainCommand(const Program& program) {
   const auto options = std::make_shared<DrainOptions>();
-  CLI::App* command = AddCommand(
-      program, "drain", "moves jobs over to the next service and ends this one, or ends one job",
-      {"drain", "drain --deadline 300", "drain vision"},
-      [&globals = program.globals, options] { return Drain(globals, *options); });
-  command->add_option("job", options->job,
-                      "ends this job once what is posted has ended; without it the whole service: "
-                      "jobs that can reconnect go on with the next one");
+  CLI::App* command =
+      AddCommand(program, "drain",
+                 "stops the service after its jobs have moved to the next one, or ends one job",
+                 {"drain", "drain --deadline 300", "drain vision"},
+                 [&globals = program.globals, options] { return Drain(globals, *options); });
+  command->add_option(
+      "job", options->job,
+      "end this job when its posted operations have ended; without it, drain the whole "
+      "service: jobs that can reconnect go on with the next one");
   CheckRange(command
                  ->add_option("--deadline", options->deadline_seconds,
                               "seconds after which jobs that cannot reconnect are ended")
                  ->capture_default_str(),
              0.0, kDeadlineMaxSeconds);
-  command->add_flag("--background", options->background, "without waiting for the service's end");
+  command->add_flag("--background", options->background,
+                    "return at once instead of waiting until the service has stopped");
   AddTimeout(*command, options->timeout_seconds);
 }
 

@@ -117,18 +117,18 @@ int Events(const Globals& globals, const EventsOptions& options) {
 void AddEventsCommand(const Program& program) {
   const auto options = std::make_shared<EventsOptions>();
   CLI::App* command =
-      AddCommand(program, "events", "the last things that happened",
+      AddCommand(program, "events", "the newest events: attaches, losses, plans, errors",
                  {"events", "events -n 20 --job vision", "events --follow --count 20"},
                  [&globals = program.globals, options] { return Events(globals, *options); });
   // A job may be gone whose events are still there: a name that is unknown now is no mistake.
-  command->add_option("--job", options->job, "only that job's");
+  command->add_option("--job", options->job, "only events of this job");
   CLI::Option* follow =
-      command->add_flag("-f,--follow", options->follow, "and what happens from now on");
+      command->add_flag("-f,--follow", options->follow, "go on with new events as they happen");
   command
       ->add_option("-n,--newest", options->newest,
-                   "of those that are there only so many, the newest")
+                   "print at most so many of the events so far, the newest")
       ->type_name("N");
-  command->add_option("--count", options->count_max, "with --follow: end after so many events")
+  command->add_option("--count", options->count_max, "with --follow: stop after so many events")
       ->type_name("N")
       ->needs(follow);
 }

@@ -63,17 +63,20 @@ void AddFlightCommand(const Program& program) {
   const auto options = std::make_shared<FlightOptions>();  // shared by the parser and the command
   const Globals& globals = program.globals;
   CLI::App* const command = AddCommand(
-      program, "flight", "the last blocks of each job, also after its end and the service's",
+      program, "flight",
+      "the newest blocks of each job, even after the job or the service has ended",
       {"flight", "flight bert -n 100", "flight bert --failed --watch", "flight --previous --json"},
       [options, &globals] {
         return Repeat(globals, options->watch, [&] { return Flight(globals, *options); });
       });
-  command->add_option("job", options->query.job, "only that job's");
-  command->add_flag("--previous", options->previous, "of the service before this one");
-  CheckRange(
-      command->add_option("-n,--rows", options->query.rows_max, "so many of each job, the newest")
-          ->capture_default_str(),
-      std::uint64_t{1}, std::uint64_t{1'000'000});
+  command->add_option("job", options->query.job, "only blocks of this job");
+  command->add_flag("--previous", options->previous,
+                    "read what the previous run of the service left");
+  CheckRange(command
+                 ->add_option("-n,--rows", options->query.rows_max,
+                              "print at most so many blocks of each job, the newest")
+                 ->capture_default_str(),
+             std::uint64_t{1}, std::uint64_t{1'000'000});
   command->add_flag("--failed", options->query.failed, "only blocks that failed");
   AddWatch(*command, options->watch, "--count");
 }

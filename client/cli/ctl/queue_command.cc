@@ -19,7 +19,7 @@ void AddQueueCommand(const Program& program) {
   const auto query = std::make_shared<QueueQuery>();
   const auto watch = std::make_shared<Watch>();
   CLI::App* command = AddCommand(
-      program, "queue", "every block stage, and why it waits",
+      program, "queue", "every open block stage and what it waits for",
       {"queue", "queue --state waiting --sort age", "queue --job vision --lane shm0 --watch 1"},
       [&globals = program.globals, query, watch] {
         return Show(
@@ -36,11 +36,11 @@ void AddQueueCommand(const Program& program) {
                  }},
             *watch);
       });
-  command->add_option("--job", query->job, "only that job's");
-  command->add_option("--lane", query->lane, "only what is on that lane, or waits for it");
-  command->add_option("--state", query->state, "only stages in that state")
+  command->add_option("--job", query->job, "only stages of this job");
+  command->add_option("--lane", query->lane, "only stages that run on this lane or wait for it");
+  command->add_option("--state", query->state, "only stages in this state")
       ->check(CLI::IsMember({"gathering", "waiting", "moving"}));
-  command->add_option("--sort", query->sort, "what stands first: job by job, the oldest, ...")
+  command->add_option("--sort", query->sort, "order of the rows")
       ->check(
           CLI::IsMember(std::vector<std::string>(std::begin(kQueueSorts), std::end(kQueueSorts))))
       ->capture_default_str();

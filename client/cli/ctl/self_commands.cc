@@ -79,11 +79,11 @@ int Help(const Program& program, const std::vector<std::string>& path) {
 
 void AddSelfCommands(const Program& program, const std::string& version) {
   const auto path = std::make_shared<std::vector<std::string>>();
-  AddCommand(program, "help", "what a command does, and its options", {"help", "help queue"},
+  AddCommand(program, "help", "prints the help of a command", {"help", "help queue"},
              [program, path] { return Help(program, *path); })
-      ->add_option("command", *path, "name of a command; none: the list of commands");
-  AddCommand(program, "version", "the version, and those of what it speaks", {"version"},
-             [version] {
+      ->add_option("command", *path, "name of a command; without one, all commands are listed");
+  AddCommand(program, "version", "prints the version and the versions of the protocols",
+             {"version"}, [version] {
                Print(version + "\n");
                return kExitOk;
              });

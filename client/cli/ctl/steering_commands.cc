@@ -136,10 +136,10 @@ CLI::App* AddSteering(const Program& program, const SharedOptions& options, cons
 
 void AddPolicy(const Program& program) {
   const auto options = std::make_shared<SteeringOptions>();
-  AddSteering(program, options, "policy", "asks for plans of a job by another policy from now on",
+  AddSteering(program, options, "policy", "changes the policy that plans a job's gradients",
               {"policy vision exact"},
               [&globals = program.globals, options] { return Policy(globals, *options); })
-      ->add_option("policy", options->text, "the policy that makes its plans")
+      ->add_option("policy", options->text, "the new policy")
       ->required()
       ->check(CLI::IsMember(
           std::vector<std::string>(plan::kPolicyNames.begin(), plan::kPolicyNames.end())));
@@ -161,7 +161,7 @@ void AddCancel(const Program& program) {
   AddSteering(program, options, "cancel", "ends a job now, on all of its nodes",
               {"cancel vision", "cancel vision --yes"},
               [&globals = program.globals, options] { return Cancel(globals, *options); })
-      ->add_flag("-y,--yes", options->yes, "without the question that a terminal is asked");
+      ->add_flag("-y,--yes", options->yes, "do not ask for confirmation");
 }
 
 // weight and priority take a number.
@@ -190,20 +190,21 @@ void AddNumber(const Program& program, const NumberCommand& number) {
 
 void AddLimit(const Program& program) {
   const auto options = std::make_shared<SteeringOptions>();
-  AddSteering(program, options, "limit", "the most a job may move on each lane",
+  AddSteering(program, options, "limit", "limits the rate of a job on each lane",
               {"limit vision 2Gbit", "limit vision 100MB/s", "limit vision none"},
               [&globals = program.globals, options] { return Limit(globals, *options); })
-      ->add_option("rate", options->text, "2Gbit, 500Mbit, 100MB/s, ...; none ends the limit")
+      ->add_option("rate", options->text, "2Gbit, 500Mbit, 100MB/s, ... per second; none: no limit")
       ->required();
 }
 
 void AddSends(const Program& program) {
   const auto options = std::make_shared<SteeringOptions>();
-  AddSteering(program, options, "sends", "when a job's sends, receives and copies go",
+  AddSteering(program, options, "sends",
+              "changes the order between a job's sends, receives and copies and its other blocks",
               {"sends pipeline --class same", "sends pipeline --class above"},
               [&globals = program.globals, options] { return Sends(globals, *options); })
       ->add_option("--class", options->text,
-                   "above: before the job's other blocks, as at first; same: in turn with them")
+                   "above: before the job's other blocks (the default); same: in turn with them")
       ->required()
       ->check(CLI::IsMember(
           std::vector<std::string>(kSendsClassNames.begin(), kSendsClassNames.end())));
@@ -216,7 +217,8 @@ void AddCompress(const Program& program) {
               [&globals = program.globals, options] { return Compress(globals, *options); })
       ->add_option(
           "codec", options->text,
-          "from the next plan on, of gradients whose ranks did not say otherwise: " + KnownCodecs())
+          "codec of all gradients for which the ranks chose none, from the next plan on: " +
+              KnownCodecs())
       ->required();
 }
 
@@ -224,38 +226,40 @@ void AddCompress(const Program& program) {
 
 void AddSteeringCommands(const Program& program) {
   AddPolicy(program);
-  AddPlain(program, SteeringKind::kPause, "pause", "holds a job back from its next iteration on",
-           "pause vision",
+  AddPlain(program, SteeringKind::kPause, "pause",
+           "pauses a job at the start of its next iteration", "pause vision",
            "Job {0} pauses where its next iteration begins; headracectl resume {0} lets it go on.");
-  AddPlain(program, SteeringKind::kResume, "resume", "lets a paused job go on", "resume vision",
+  AddPlain(program, SteeringKind::kResume, "resume", "resumes a paused job", "resume vision",
            "Job {0} goes on.");
   AddCancel(program);
-  AddNumber(program, {.kind = SteeringKind::kWeight,
-                      .name = "weight",
-                      .help = "a job's share of a lane among jobs of its priority",
-                      .example = "weight vision 3",
-                      .meaning = "3: three times what a job of weight 1 gets",
-                      .least = 1,
-                      .most = kWeightMax,
-                      .said = "From its next iteration on, job {0} has weight {1}."});
+  AddNumber(program,
+            {.kind = SteeringKind::kWeight,
+             .name = "weight",
+             .help = "sets a job's share of each lane among jobs of the same priority",
+             .example = "weight vision 3",
+             .meaning = "weight; 3: three times the share of a job of weight 1; initially 1",
+             .least = 1,
+             .most = kWeightMax,
+             .said = "From its next iteration on, job {0} has weight {1}."});
   AddNumber(program, {.kind = SteeringKind::kPriority,
                       .name = "priority",
-                      .help = "a job's class: a larger one goes first wherever it waits",
+                      .help = "sets a job's priority; blocks of jobs of higher priority go first",
                       .example = "priority vision 1",
-                      .meaning = "0: as all jobs at first",
+                      .meaning = "priority; larger goes first; initially 0",
                       .least = 0,
                       .most = kPriorityMax,
                       .said = "From its next iteration on, job {0} has priority {1}."});
-  AddNumber(program, {.kind = SteeringKind::kEvict,
-                      .name = "evict",
-                      .help = "makes a job lose a rank at once, as if its process were gone",
-                      .example = "evict vision 3",
-                      .meaning = "the rank, as headracectl jobs numbers it now",
-                      .least = 0,
-                      .most = kRankMax,
-                      .said = "Job {0} loses rank {1} now; it goes on without it where it may, and "
-                              "ends where not.",
-                      .argument = "rank"});
+  AddNumber(program,
+            {.kind = SteeringKind::kEvict,
+             .name = "evict",
+             .help = "removes a rank from a job at once, as if its process had exited",
+             .example = "evict vision 3",
+             .meaning = "number of the rank, as headracectl jobs shows it",
+             .least = 0,
+             .most = kRankMax,
+             .said = "Rank {1} is removed from job {0}; the job goes on without it if it is "
+                     "elastic, and fails otherwise.",
+             .argument = "rank"});
   AddLimit(program);
   AddSends(program);
   AddCompress(program);

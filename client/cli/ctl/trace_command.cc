@@ -70,14 +70,14 @@ int Trace(const Globals& globals, const TraceOptions& options) {
 void AddTraceCommand(const Program& program) {
   const auto options = std::make_shared<TraceOptions>();  // shared by the parser and the command
   const Globals& globals = program.globals;
-  CLI::App* const command =
-      AddCommand(program, "trace", "a job's last blocks and iterations as a trace for Perfetto",
-                 {"trace bert -o bert.json", "trace bert --previous -o -"},
-                 [options, &globals] { return Trace(globals, *options); });
+  CLI::App* const command = AddCommand(
+      program, "trace", "writes a job's newest blocks and iterations as a trace for Perfetto",
+      {"trace bert -o bert.json", "trace bert --previous -o -"},
+      [options, &globals] { return Trace(globals, *options); });
   command->add_option("job", options->job, "name of a job")->required();
-  command->add_option("-o,--output", options->out, "the file to write; -: standard output")
-      ->required();
-  command->add_flag("--previous", options->previous, "of the service before this one");
+  command->add_option("-o,--output", options->out, "file to write; -: standard output")->required();
+  command->add_flag("--previous", options->previous,
+                    "read what the previous run of the service left");
 }
 
 }  // namespace headrace::ctl

@@ -9,7 +9,7 @@ namespace {
 void AddStatus(const Program& program) {
   const auto watch = std::make_shared<Watch>();
   CLI::App* command = AddCommand(
-      program, "status", "the service, its state and counters",
+      program, "status", "the state and the counters of the service",
       {"status", "status --watch 2", "status --json --watch 1 --count 10"},
       [&globals = program.globals, watch] {
         return Show(globals,
@@ -79,7 +79,7 @@ void AddPlan(const Program& program) {
   const auto job = std::make_shared<std::string>();
   const auto watch = std::make_shared<Watch>();
   CLI::App* command = AddCommand(
-      program, "plan", "the plan a job's gradients move by: predicted beside measured",
+      program, "plan", "the plan of a job's gradients, with predicted and measured times",
       {"plan vision", "plan vision --watch 5", "plan vision --json"},
       [&globals = program.globals, job, watch] {
         return Show(
@@ -128,21 +128,22 @@ int Shares(const Globals& globals, const std::string& lane, const Watch& watch) 
 void AddLanes(const Program& program) {
   const auto options = std::make_shared<LanesOptions>();
   CLI::App* command = AddCommand(
-      program, "lanes", "the lanes: credit, load, measured rate; with a name, what jobs have of it",
+      program, "lanes",
+      "the lanes: credit, load and measured rate; with a name, each job's use of that lane",
       {"lanes", "lanes shm0", "lanes --jobs --json"}, [&globals = program.globals, options] {
         const bool by_job = options->jobs || !options->lane.empty();
         return by_job ? Shares(globals, options->lane, options->watch)
                       : Lanes(globals, options->watch);
       });
   command->add_option("lane", options->lane, "name of a lane");
-  command->add_flag("--jobs", options->jobs, "what each job has of each lane");
+  command->add_flag("--jobs", options->jobs, "each job's use of each lane");
   AddWatch(*command, options->watch);
 }
 
 void AddUsers(const Program& program) {
   const auto watch = std::make_shared<Watch>();
   CLI::App* command = AddCommand(
-      program, "users", "what each user has of this service, and may have",
+      program, "users", "what each user uses of the service, and the limits",
       {"users", "users --watch", "users --json"}, [&globals = program.globals, watch] {
         return Show(
             globals,

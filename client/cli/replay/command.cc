@@ -113,61 +113,67 @@ int Replay(ReplayOptions options, const Globals& globals) {
 }
 
 void AddJobOptions(CLI::App& replay, ReplayOptions& options) {
-  replay.add_option("--ranks", options.ranks, "ranks to play, spread over the nodes")
+  replay.add_option("--ranks", options.ranks, "ranks to replay, spread over the nodes")
       ->check(Between(1U, kRanksMax))
       ->capture_default_str();
-  replay.add_option("--nodes", options.nodes, "sockets of the nodes' services; default: --socket")
+  replay
+      .add_option("--nodes", options.nodes,
+                  "sockets of the services, one for each node; default: --socket")
       ->delimiter(',')
       ->allow_extra_args(false);
-  replay.add_option("--job", options.job, "name of the job; default: replay- and the process id");
-  replay.add_option("--rank", options.rank, "play this rank only; the others are played elsewhere")
+  replay.add_option("--job", options.job, "name of the job; default: replay-PID");
+  replay
+      .add_option("--rank", options.rank,
+                  "replay only this rank; other processes replay the others")
       ->check(Between(0U, kRanksMax - 1));
-  replay.add_option("--world-size", options.world_size, "with --rank: ranks of the job")
+  replay.add_option("--world-size", options.world_size, "with --rank: number of ranks of the job")
       ->check(Between(1U, kRanksMax));
   replay.add_option("--rendezvous", options.rendezvous,
                     "host or host:port where the services of the job's nodes meet");
   replay
       .add_option("--timeout", options.timeout_seconds,
-                  "seconds that an operation may take; default: as the service is configured")
+                  "timeout of an operation in seconds; default: that of the service")
       ->check(Between(0.001, 86400.0));
 }
 
 void AddIterationOptions(CLI::App& replay, ReplayOptions& options) {
   replay
       .add_option("--policy", options.config.policy,
-                  "makes the plan; default: as the service is configured")
+                  "planning policy; default: that of the service")
       ->check(CLI::IsMember(
           std::vector<std::string>(plan::kPolicyNames.begin(), plan::kPolicyNames.end())));
-  replay.add_option("--iterations", options.config.iterations, "iterations that count")
+  replay.add_option("--iterations", options.config.iterations, "iterations to measure")
       ->check(Between(1, 100'000))
       ->capture_default_str();
   replay
-      .add_option("--warmup", options.config.warmup,
-                  "iterations before those at least; more where the plan is not in force yet")
+      .add_option(
+          "--warmup", options.config.warmup,
+          "least number of iterations before the measured ones; more until the plan is in force")
       ->check(Between(0, 100'000))
       ->capture_default_str();
-  replay.add_option("--scale", options.scale, "computing takes so many times the profile's times")
+  replay.add_option("--scale", options.scale, "factor for the profile's computing times")
       ->check(Between(0.0, 1e6, "0 to 1000000"))
       ->capture_default_str();
   replay
       .add_option("--jitter", options.config.jitter,
-                  "each computation takes 1 - J to 1 + J of its time, evenly distributed")
+                  "each computation takes 1 - J to 1 + J times its time, uniformly distributed")
       ->check(Between(0.0, 1.0))
       ->capture_default_str();
-  replay.add_option("--seed", options.config.seed, "of the jitter")->capture_default_str();
+  replay.add_option("--seed", options.config.seed, "seed of the jitter's random numbers")
+      ->capture_default_str();
   replay.add_option("--trace", options.trace,
-                    "file for the last iteration, for Perfetto or chrome://tracing");
+                    "file to write the last iteration to, for Perfetto or chrome://tracing");
 }
 
 }  // namespace
 
 void AddReplayCommand(CLI::App& app, Globals globals, int& exit_code) {
   CLI::App* replay = app.add_subcommand(
-      "replay", "plays a model's profile through the service, sleeping instead of computing");
+      "replay", "replays a model's profile through the service; ranks sleep instead of computing");
   replay->set_help_flag("-h,--help", "print this help and exit");
   // Owned by the callback, which lives as long as the app.
   const auto options = std::make_shared<ReplayOptions>();
-  replay->add_option("profile", options->profile, "a profile, as headrace.profile records it")
+  replay->add_option("profile", options->profile, "profile file, as recorded by headrace.profile")
       ->required();
   AddIterationOptions(*replay, *options);
   AddJobOptions(*replay, *options);

@@ -114,15 +114,15 @@ Result<std::vector<Panel>> ParseCurves(std::string_view text) {
 
 void AddCurves(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<CurvesOptions>();  // owned by the subcommand's callback
-  CLI::App* command = app.add_subcommand("curves", "A table of points as a picture");
+  CLI::App* command = app.add_subcommand("curves", "Draw a table of points as an SVG picture");
   command->add_option("TABLE", options->path, "CSV with the header panel,curve,x,y")->required();
-  command->add_option("--svg", options->svg_path, "write the picture here")->required();
-  command->add_option("--title", options->chart.title, "of the picture");
-  command->add_option("--x", options->chart.x_label, "what is along the x axis");
-  command->add_option("--y", options->chart.y_label, "what is along the y axis");
-  command->add_flag("--marks", options->chart.marks, "points, not lines");
-  command->add_flag("--log-y", options->chart.log_y, "a logarithmic y axis");
-  command->add_flag("--diagonal", options->chart.diagonal, "the line x = y, with equal axes");
+  command->add_option("--svg", options->svg_path, "write the picture to this file")->required();
+  command->add_option("--title", options->chart.title, "title of the picture");
+  command->add_option("--x", options->chart.x_label, "label of the x axis");
+  command->add_option("--y", options->chart.y_label, "label of the y axis");
+  command->add_flag("--marks", options->chart.marks, "draw points instead of lines");
+  command->add_flag("--log-y", options->chart.log_y, "make the y axis logarithmic");
+  command->add_flag("--diagonal", options->chart.diagonal, "draw the line x = y, with equal axes");
   command->callback([options, &exit_code] { exit_code = Draw(*options); });
 }
 

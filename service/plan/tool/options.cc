@@ -65,52 +65,57 @@ Result<Route> ClusterRouteOf(const NetworkOptions& options) {
 
 void AddNetworkOptions(CLI::App& app, NetworkOptions& options) {
   const auto not_negative = Between(0.0, 1e15, "0 or more");
-  auto* startup = app.add_option("--startup-us", options.startup_us, "startup of a block, us")
+  auto* startup = app.add_option("--startup-us", options.startup_us, "startup time of a block, us")
                       ->check(not_negative)
                       ->group("Cost line");
-  auto* slope = app.add_option("--ns-per-byte", options.ns_per_byte, "cost of a byte, ns")
+  auto* slope = app.add_option("--ns-per-byte", options.ns_per_byte, "time of a byte, ns")
                     ->check(not_negative)
                     ->group("Cost line");
   auto* ratio = app.add_option("--ratio", options.ratio,
-                               "communication / computation, instead of --ns-per-byte")
+                               "ratio of communication to computation, instead of --ns-per-byte")
                     ->check(not_negative)
                     ->excludes(slope)
                     ->group("Cost line");
   slope->needs(startup);
   ratio->needs(startup);
-  app.add_option("--pull-startup-us", options.pull_startup_us, "of the pull, if not as the push")
+  app.add_option("--pull-startup-us", options.pull_startup_us,
+                 "startup time of a pull from a parameter server; default: as --startup-us")
       ->check(not_negative)
       ->group("Cost line");
-  app.add_option("--pull-ns-per-byte", options.pull_ns_per_byte, "of the pull, if not as the push")
+  app.add_option("--pull-ns-per-byte", options.pull_ns_per_byte,
+                 "time of a byte of a pull; default: as --ns-per-byte")
       ->check(not_negative)
       ->group("Cost line");
-  auto* nodes = app.add_option("--nodes", options.nodes, "nodes of a cluster")
+  auto* nodes = app.add_option("--nodes", options.nodes, "number of nodes")
                     ->check(Between(1, 8192))
                     ->group("Cluster");
   nodes->excludes(startup);
-  app.add_option("--gpus-per-node", options.gpus_per_node, "ranks on a node")
+  app.add_option("--gpus-per-node", options.gpus_per_node, "ranks on each node")
       ->check(Between(1, 8192))
       ->group("Cluster");
-  app.add_option("--link-gbit", options.link_gbit, "network of a node, Gbit/s")
+  app.add_option("--link-gbit", options.link_gbit, "network bandwidth of a node, Gbit/s")
       ->check(CLI::PositiveNumber)
       ->group("Cluster");
-  app.add_option("--link-latency-us", options.link_latency_us, "of the network, us")
+  app.add_option("--link-latency-us", options.link_latency_us, "latency of the network, us")
       ->check(not_negative)
       ->group("Cluster");
-  app.add_option("--nvlink-gbyte", options.nvlink_gbyte, "link of a GPU inside the node, Gbyte/s")
+  app.add_option("--nvlink-gbyte", options.nvlink_gbyte, "bandwidth of a GPU inside the node, GB/s")
       ->check(CLI::PositiveNumber)
       ->group("Cluster");
-  app.add_option("--nvlink-latency-us", options.nvlink_latency_us, "inside the node, us")
+  app.add_option("--nvlink-latency-us", options.nvlink_latency_us, "latency inside the node, us")
       ->check(not_negative)
       ->group("Cluster");
-  app.add_option("--algorithm", options.algorithm, "all-reduce of the cluster")
+  app.add_option("--algorithm", options.algorithm, "all-reduce algorithm")
       ->check(CLI::IsMember({"ring", "halving-doubling", "tree", "two-level"}))
       ->group("Cluster");
-  app.add_option("--architecture", options.architecture, "who sums")
+  app.add_option("--architecture", options.architecture,
+                 "allreduce: the ranks sum; ps: parameter servers sum")
       ->check(CLI::IsMember({"allreduce", "ps"}));
-  app.add_option("--placement", options.placement, "where parameter servers stand")
+  app.add_option("--placement", options.placement,
+                 "parameter servers on the nodes of the ranks or on extra nodes")
       ->check(CLI::IsMember({"colocated", "extra"}));
-  app.add_option("--servers", options.servers, "parameter servers on extra nodes; as nodes if 0");
+  app.add_option("--servers", options.servers,
+                 "parameter servers on extra nodes; 0: as many as nodes");
 }
 
 Result<Route> MakeRoute(const NetworkOptions& options, const plan::Profile& profile) {
@@ -144,25 +149,25 @@ Result<std::vector<plan::Policy>> ReadPolicies(const std::string& text) {
 }
 
 void AddProfileOptions(CLI::App& app, ProfileOptions& options) {
-  app.add_option("--scale", options.scale, "multiplies all times of the profiles")
+  app.add_option("--scale", options.scale, "factor for all times of the profiles")
       ->check(Between(1e-9, 1e9, "above 0"));
   const auto count = Between<std::uint64_t>(1, std::uint64_t{1} << 40, "1 or more");
   app.add_option("--unit-bytes", options.settings.unit_bytes,
-                 "us-byte's units, partitions of bytescheduler, bytesched-fused and p3, ddp's, "
-                 "horovod's and dear's groups")
+                 "unit of us-byte, partition of bytescheduler, bytesched-fused and p3, bucket of "
+                 "ddp, horovod and dear, in bytes")
       ->check(count)
       ->group("Policies");
   app.add_option("--credits", options.settings.credits,
-                 "partitions of bytescheduler and bytesched-fused in flight")
+                 "partitions that bytescheduler and bytesched-fused have in flight")
       ->check(Between(1, 4096))
       ->group("Policies");
   app.add_option_function<double>(
          "--cycle-ms", [&options](double ms) { options.settings.cycle_s = ms * 1e-3; },
-         "how often horovod fuses")
+         "horovod's cycle time, ms")
       ->check(Between(1e-3, 1e6, "above 0"))
       ->group("Policies");
   app.add_flag("--barrier", options.settings.barrier,
-               "the forward pass waits for all blocks, whatever the policy")
+               "let the forward pass wait for all blocks, with every policy")
       ->group("Policies");
 }
 

@@ -72,18 +72,19 @@ int Show(const ShowOptions& options) {
 
 void AddShow(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<ShowOptions>();  // owned by the subcommand's callback
-  CLI::App* command = app.add_subcommand("show", "One plan in words and as a Gantt chart");
+  CLI::App* command = app.add_subcommand("show", "Print one plan as a table and as a Gantt chart");
   command->add_option("PROFILE", options->path, "profile file")->required();
-  command->add_option("--policy", options->policy, "one policy");
+  command->add_option("--policy", options->policy, "the policy");
   command->add_option("--svg", options->svg_path, "write the chart to this file");
-  command->add_option("--columns", options->columns, "width of the text picture")
+  command->add_option("--columns", options->columns, "width of the text chart in columns")
       ->check(Between(20, 1000));
-  command->add_flag("--canonical", options->canonical, "only the plan, as nodes exchange it");
+  command->add_flag("--canonical", options->canonical,
+                    "print only the plan, in the text format that nodes exchange");
   AddProfileOptions(*command, options->profile);
   AddNetworkOptions(*command, options->network);
-  command->add_option("--jitter", options->jitter.fraction, "times vary by up to this fraction")
+  command->add_option("--jitter", options->jitter.fraction, "vary the times by up to this fraction")
       ->check(Between(0.0, 1.0));
-  command->add_option("--seed", options->jitter.seed, "of the jitter");
+  command->add_option("--seed", options->jitter.seed, "seed of the jitter's random numbers");
   command->callback([options, &exit_code] { exit_code = Show(*options); });
 }
 

@@ -125,11 +125,14 @@ int Simulate(const SimulateOptions& options) {
 
 void AddSimulate(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<SimulateOptions>();  // owned by the subcommand's callback
-  CLI::App* command = app.add_subcommand("simulate", "Compare policies on profiles");
+  CLI::App* command = app.add_subcommand("simulate", "Compare the policies on profiles");
   command->add_option("PROFILE", options->paths, "profile files")->required();
-  command->add_option("--policy", options->policies, "all, or names separated by commas");
-  auto* json = command->add_flag("--json", options->json, "an array of plans instead of tables");
-  command->add_flag("--brief", options->brief, "in JSON only how many blocks a plan has")
+  command->add_option("--policy", options->policies, "policies, separated by commas, or all");
+  auto* json = command->add_flag("--json", options->json,
+                                 "print the plans as a JSON array instead of tables");
+  command
+      ->add_flag("--brief", options->brief,
+                 "with --json: print the number of blocks instead of the blocks")
       ->needs(json);
   AddProfileOptions(*command, options->profile);
   AddNetworkOptions(*command, options->network);

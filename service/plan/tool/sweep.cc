@@ -134,18 +134,19 @@ int Sweep(const SweepOptions& options) {
 
 void AddSweep(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<SweepOptions>();  // owned by the subcommand's callback
-  CLI::App* command = app.add_subcommand("sweep", "Policies over a range of networks");
+  CLI::App* command = app.add_subcommand("sweep", "Compare the policies over a range of networks");
   command->add_option("PROFILE", options->paths, "profile files")->required();
-  command->add_option("--over", options->over, "what changes")
+  command->add_option("--over", options->over, "the quantity that varies")
       ->check(CLI::IsMember({"bandwidth", "startup", "nodes", "ratio", "unit"}));
   command->add_option("--from", options->from, "first value: Gbit/s, us, nodes, ratio or bytes")
       ->check(CLI::PositiveNumber);
   command->add_option("--to", options->to, "last value")->check(CLI::PositiveNumber);
-  command->add_option("--points", options->points, "values on a logarithmic scale")
+  command->add_option("--points", options->points, "number of values, on a logarithmic scale")
       ->check(Between(1, 1000));
-  command->add_option("--policy", options->policies, "all, or names separated by commas");
-  command->add_option("--csv", options->csv_path, "write the table here, not to standard output");
-  command->add_option("--svg", options->svg_path, "write the curves of speed-ups here");
+  command->add_option("--policy", options->policies, "policies, separated by commas, or all");
+  command->add_option("--csv", options->csv_path,
+                      "write the table to this file instead of standard output");
+  command->add_option("--svg", options->svg_path, "write the curves of the speed-ups to this file");
   AddProfileOptions(*command, options->profile);
   AddNetworkOptions(*command, options->network);
   AddJitterOptions(*command, options->jitter);

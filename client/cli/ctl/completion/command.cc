@@ -59,7 +59,8 @@ void AddTo(ProgramSpec& program, const CLI::App& app, const std::string& path) {
 
 void AddCompletionCommand(const Program& program) {
   const auto shell = std::make_shared<std::string>();
-  AddCommand(program, "completion", "a script that lets a shell complete this program's words",
+  AddCommand(program, "completion",
+             "prints a script that completes this program's arguments in a shell",
              {"completion bash", "completion fish"},
              [&app = program.app, shell] {
                ProgramSpec spec;
@@ -69,7 +70,7 @@ void AddCompletionCommand(const Program& program) {
                                        : FishCompletion(spec));
                return kExitOk;
              })
-      ->add_option("shell", *shell, "whose script")
+      ->add_option("shell", *shell, "shell that the script is for")
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
 }

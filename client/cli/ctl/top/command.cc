@@ -153,13 +153,12 @@ int Run(const Globals& globals, double seconds) {
 void AddTopCommand(const Program& program) {
   const auto seconds = std::make_shared<double>(1);
   CLI::App* command =
-      AddCommand(program, "top", "a live screen: jobs, lanes, slowest ranks, oldest waits",
+      AddCommand(program, "top", "a live screen of jobs, lanes, slowest ranks and oldest waits",
                  {"top", "top --interval 0.5"},
                  [&globals = program.globals, seconds] { return Run(globals, *seconds); });
-  CheckRange(
-      command->add_option("-i,--interval", *seconds, "seconds between two looks at the board")
-          ->capture_default_str(),
-      0.1, 3600.0);
+  CheckRange(command->add_option("-i,--interval", *seconds, "seconds between two updates")
+                 ->capture_default_str(),
+             0.1, 3600.0);
 }
 
 }  // namespace headrace::ctl
