@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
+import unittest.mock
+from collections.abc import Iterator
 
 import headrace
 import headrace.torch
@@ -105,6 +107,75 @@ def check_compressed(rank: int, ranks: int) -> None:
         raise AssertionError("a codec that needs residuals was taken")
 
 
+class Weights(torch.nn.Module):
+    """Its gradient is its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(100, 400))
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        return (self.weight * given).sum()
+
+
+class Hooked:
+    """DistributedDataParallel whose buckets cross as int8 once they stay as they are."""
+
+    def __init__(self, job: str) -> None:
+        self.session = headrace.init(job)
+        module = Weights()
+        optimizer = torch.optim.SGD(module.parameters(), 0.1)
+        self.state = headrace.torch.CompressedState(self.session, "int8", module, optimizer)
+        self.model = torch.nn.parallel.DistributedDataParallel(module)
+        self.model.register_comm_hook(self.state, headrace.torch.compressed_hook)
+
+    def average(self, given: torch.Tensor) -> torch.Tensor:
+        self.model.zero_grad()
+        self.model(given).backward()
+        return self.model.module.weight.grad.clone()
+
+    def averages(self, given: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Those that are encoded."""
+        while self.state.layout is None:
+            average = self.average(given)
+        yield average
+        while True:
+            yield self.average(given)
+
+
+def check_hook(rank: int, ranks: int) -> None:
+    """The hook encodes between nodes, alike on all ranks, and goes on from what was saved."""
+    parts = torch.randn(ranks, 100, 400, generator=torch.Generator().manual_seed(9))
+    exact = parts.double().mean(dim=0)
+    first = Hooked("hook")
+    averages = first.averages(parts[rank])
+    applied = torch.zeros_like(exact)
+    for count in range(1, 6):
+        average = next(averages)
+        applied += average
+        error = float((average - exact).abs().max())
+        assert 1e-4 < error < 0.2, error
+        others = [torch.empty_like(average) for _ in range(ranks)]
+        dist.all_gather(others, average)
+        for other in others:
+            assert torch.equal(other, average), "ranks differ"
+    saved = first.state.state_dict()
+    left_out = saved["residuals"]["values"].view(torch.float32).view(100, 400).double()
+    dist.all_reduce(left_out)
+    error = float((applied + left_out / ranks - count * exact).abs().max())
+    assert error < 1e-5, f"{error} was lost"
+    after = next(averages)
+    assert not torch.equal(next(averages), after), "what was left out before counts"
+    first.state.load_state_dict(saved)
+    assert torch.equal(next(averages), after), "loaded into a state that has a layout"
+    second = Hooked("hook.again")
+    second.state.load_state_dict(saved)
+    assert torch.equal(next(second.averages(parts[rank])), after), "loaded before there is one"
+    dist.barrier()
+    for each in (first, second):
+        each.session.close()
+
+
 def train(rank: int, ranks: int) -> torch.Tensor:
     """With gradients that move by the job's plan, in the job that torchrun's variables name."""
     torch.manual_seed(rank)  # ScheduledOptimizer gives everybody rank 0's parameters
@@ -134,6 +205,8 @@ def main() -> None:
     check_backend(rank, ranks)
     check_messages(rank, ranks)
     check_compressed(rank, ranks)
+    with unittest.mock.patch.dict(os.environ, HEADRACE_POLICY="wfbp"):  # always the same blocks
+        check_hook(rank, ranks)
     flat = train(rank, ranks)
     flat.numpy().tofile(os.path.join(sys.argv[1], f"parameters.{rank}"))
     dist.destroy_process_group()
