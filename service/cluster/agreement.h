@@ -17,9 +17,10 @@ inline constexpr std::size_t kLaneAddressMax = 16384;  // bytes
 
 struct AgreedNode {
   std::string name;
-  std::vector<std::uint32_t> ranks;    // growing; empty for a server
-  std::vector<std::string> addresses;  // of its lanes between nodes, in their order; opaque bytes
-  std::string control{};               // "host:port" of its service; empty: not known
+  std::vector<std::uint32_t> ranks;  // in growing order; empty for a server
+  std::vector<std::string>
+      addresses;  // addresses of its lanes between nodes, in the order of lanes; opaque bytes
+  std::string control{};  // "host:port" of its service; empty: not known
 
   friend bool operator==(const AgreedNode&, const AgreedNode&) = default;
 };
@@ -32,32 +33,31 @@ struct Agreement {
   std::uint32_t plan_version = 1;
   std::uint64_t block_bytes = 0;
   transport::Algorithm algorithm = transport::Algorithm::kAuto;
-  std::vector<AgreedNode> nodes;  // those with ranks, by their lowest rank, then the servers
+  std::vector<AgreedNode> nodes;  // nodes with ranks by their lowest rank, then servers
   std::uint32_t servers_count = 0;
   std::vector<transport::CostLine> costs;  // of each lane; empty until they are measured
-  std::uint32_t gpu_lanes = 0;             // JobNodes::gpu_lanes; each node puts in what it has
+  std::uint32_t gpu_lanes = 0;             // JobNodes::gpu_lanes; each node sets its own
   std::uint32_t verify = 0;                // JobNodes::verify
   std::string leader{};                    // name of the node whose service leads the job
 
-  // Whether blocks may travel as a reduce-scatter and, later, an all-gather: a server forgets a sum
-  // once it has sent it, and lanes of GPUs have no halves that share a result's place.
-  // Inside one node nothing crosses that could go apart.
+  // Whether plans may split an all-reduce into a reduce-scatter and a later all-gather. Not with
+  // servers, which drop a sum once they have sent it. Not with GPU lanes, whose halves would need
+  // the same memory for results. Not in a job on one node, which sends nothing between nodes.
   bool takes_halves() const { return servers_count == 0 && gpu_lanes == 0 && nodes.size() > 1; }
 
   friend bool operator==(const Agreement&, const Agreement&) = default;
 };
 
-// One line for each thing agreed, the key included, costs to the last bit.
+// The text that is hashed: one line for each agreed value, including the key. Costs are exact.
 std::string CanonicalText(const Agreement& agreement);
-// FNV-1a over the canonical text: tells nodes apart that differ by accident, proves nothing against
-// one that lies.
+// FNV-1a of the canonical text. Detects nodes that differ by accident, not nodes that lie.
 std::uint64_t HashOf(const Agreement& agreement);
 
-// How a node whose lanes are these carries GPUs' memory to others, for people: "by NCCL from 2 GPUs
+// How a node with these lanes carries GPU memory to other nodes, for texts: "by NCCL from 2 GPUs
 // (gpu_network = nccl)".
 std::string DescribeGpuLanes(std::uint32_t gpu_lanes);
 
-// What dispatch needs of it on the node `self`, and what its lane `lane` does.
+// The parts of the agreement that dispatch needs on node `self`, and those that lane `lane` needs.
 JobNodes NodesOf(const Agreement& agreement, std::uint32_t self);
 transport::GroupOptions GroupOf(const Agreement& agreement, std::uint32_t self, std::size_t lane,
                                 std::uint32_t group);

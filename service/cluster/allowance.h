@@ -1,4 +1,4 @@
-// How often something may happen: so many times in a window, and no more. Pure.
+// Rate limit: an event may happen a fixed number of times in a time window. Pure.
 #pragma once
 
 #include "ipc/base/check.h"
@@ -10,7 +10,7 @@ class Allowance {
  public:
   Allowance(int times_max, TimeNs window_ns) : times_max_(times_max), window_ns_(window_ns) {}
 
-  // Whether it may happen once more at `now`.
+  // Whether the event may happen at `now`; counts it if so.
   bool TryAcquire(TimeNs now) {
     if (times_ == 0 || now - since_ns_ >= window_ns_) {
       since_ns_ = now;

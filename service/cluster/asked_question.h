@@ -1,5 +1,5 @@
-// A question that ranks of this node ask, who is left of their job: who asks, where, and what the
-// node says of it. Plain values.
+// A quorum question of this node: its ranks have lost their job and ask which members remain. Has
+// the members that ask, the services that are asked and what they have answered. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -22,35 +22,37 @@ namespace headrace::service {
 
 struct QuorumAsker {
   std::uint64_t client = 0;
-  AskQuorum ask;         // the last
-  bool waiting = false;  // for an answer to it
+  AskQuorum ask;         // the latest request
+  bool waiting = false;  // whether it is unanswered
 };
 
 struct AskedQuestion {
   JobDirectory::JobKey key;
-  std::set<std::string> rendezvous;  // that those who ask have named
+  std::set<std::string> rendezvous;  // named by the members that ask
   QuorumPlaces places;
-  std::optional<std::size_t> meeting;  // of the places, as it was reported last
+  std::optional<std::size_t> meeting;  // index of the meeting place that was reported last
   std::string waits;
-  std::map<std::uint32_t, QuorumAsker> askers;      // by member; none: nobody has noticed yet
-  std::map<std::uint32_t, QuorumAsker> applicants;  // by their numbers
-  // Without askers, and when no member is attached any more: until when it is kept. kNever: it is
-  // not so; 0: that begins with the next look.
+  std::map<std::uint32_t, QuorumAsker>
+      askers;  // by member; empty: no member has noticed the loss yet
+  std::map<std::uint32_t, QuorumAsker> applicants;  // by applicant number
+  // When the question is dropped, if nobody asks and no member is attached any more. kNever: that
+  // is not the case; 0: the next Expire sets the time.
   TimeNs until_ns = kNever;
 };
 
 inline bool IsUnasked(const AskedQuestion& question) {
   return question.askers.empty() && question.applicants.empty();
 }
-// What is reported of it, but for where; `job`: what is known of its members, null for nothing.
+// The report of this question, without the places. `job` is what is known of the members; null if
+// nothing is.
 ReportQuorum DescribeMembers(std::uint32_t number, const AskedQuestion& question,
                              const KnownMembers::Job* job);
-// Where it is asked; `known`: where its job lives, null where that is not known.
+// The services to ask. `known` is where the job runs; null if that is unknown.
 std::vector<QuorumPlace> PlacesOf(const JobPlaces* known, const std::set<std::string>& rendezvous,
                                   const FollowerOptions& options);
-// To a member that a decision has left out.
+// The error for a member that a decision has excluded.
 Error LeftOut(const std::string& job, std::uint32_t member);
-// For people.
+// For the log and for events.
 std::string DescribeDecision(const std::string& job, const Quorum& quorum);
 
 }  // namespace headrace::service

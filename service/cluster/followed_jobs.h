@@ -1,9 +1,8 @@
-// The jobs that a node takes part in: what is known of each, what is to be done for it, and how it
-// fails or is forgotten. Pure.
+// The jobs that a node takes part in: the state of each, the actions that are due, and how a job
+// fails or is forgotten. Runs on the thread of its owner. Pure.
 //
-// The bottom of the follower: the steps to a running job (follower_steps.h), its plans
-// (follower_plans.h) and what people ask (follower_settings.h) stand on it; follower.h puts them
-// together.
+// The other parts of the follower use it: the steps to a running job (follower_steps.h), its plans
+// (follower_plans.h) and its settings (follower_settings.h). follower.h owns all of them.
 #pragma once
 
 #include <cstddef>
@@ -34,27 +33,27 @@
 
 namespace headrace::service {
 
-// Jobs that a server sums for at one time.
+// Limit of jobs that a server sums for at a time.
 inline constexpr std::size_t kJobsServedMax = 256;
-// Events about late ranks of one job that a leader may cause on a node.
+// Limit of events about late ranks of one job that a leader may cause on a node.
 inline constexpr int kLateEventsMax = 16;
 inline constexpr TimeNs kLateEventsWindow = 10 * kSecond;
-// Ranks that were refused where no rank of their job is, that are reported to leaders at one time.
+// Limit of pending reports of refused ranks whose jobs have no other rank on this node.
 inline constexpr std::ptrdiff_t kRefusedMax = 16;
 
 struct FollowerOptions {
-  std::string node_name;            // as leaders know it
-  std::vector<std::uint8_t> lanes;  // numbers of the lanes between nodes, in the agreed order
+  std::string node_name;            // name of this node
+  std::vector<std::uint8_t> lanes;  // lane numbers of the lanes between nodes, in agreed order
   bool server = false;
   std::uint32_t gpu_lanes = 0;  // JobNodes::gpu_lanes
-  // How long a job may take from its first rank here until all of its nodes are linked; that rank's
-  // own timeout counts where it is longer.
+  // How long a job may take from its first rank here until all of its nodes are linked. The rank's
+  // own timeout applies if it is longer.
   TimeNs forming_ns = kFormingDefault;
-  std::uint64_t hash_salt = 0;  // for tests: not 0 makes this node disagree
-  // Of jobs all of whose ranks are here, and name none.
+  std::uint64_t hash_salt = 0;  // tests set it to make this node's hash differ
+  // For jobs that have all ranks here and name none.
   plan::Policy policy = plan::Policy::kAuto;
   std::function<std::uint64_t()> next_number{};  // LeaderOptions::next_number
-  // What this service calls the one at a job's place, and where it reaches one that it calls so.
+  // Maps a job's place to the leader name that this service uses, and such a name to its address.
   std::function<Result<std::string>(const JobPlace& place)> leader_at =
       [](const JobPlace& place) -> Result<std::string> {
     if (!place.address.empty()) return place.address;
@@ -65,19 +64,19 @@ struct FollowerOptions {
   };
 };
 
-// Leaders are known by their address, as the ranks gave it.
+// Leaders are named by their address as the ranks gave it.
 struct ToLeader {
   std::string leader;
   PeerMessage message;
 };
-// A connection to that leader is needed, or no longer.
+// Requests or releases the connection to a leader.
 struct ReachLeader {
   std::string leader;
 };
 struct LeaveLeader {
   std::string leader;
 };
-// That leader took no rank of this node into a job.
+// The leader has refused a rank of this node.
 struct NoteRefusal {
   std::string leader;
   std::string why;
@@ -88,12 +87,12 @@ using FollowerAction = std::variant<ToLeader, ToDispatch, ToLane, ToWatch, Reach
 struct FollowedJob {
   enum class Stage : std::uint8_t {
     kReaching,   // no connection to the leader yet
-    kJoined,     // the leader knows of it
-    kOpening,    // lanes open the group
-    kMeasuring,  // open; lanes measure it, or will
-    kMeasured,   // the leader has what they measured
-    kRunning,    // dispatch was sent it
-    kFailed,     // dispatch was sent that, and has not forgotten it yet
+    kJoined,     // the leader has accepted the join
+    kOpening,    // the lanes open their links
+    kMeasuring,  // links are open; lanes measure them
+    kMeasured,   // the measured costs were sent to the leader
+    kRunning,    // dispatch was told to run it
+    kFailed,     // dispatch was told, and has not forgotten the job yet
   };
   struct AttachedRank {
     std::int32_t pid = 0;
@@ -101,45 +100,45 @@ struct FollowedJob {
     std::uint64_t members_hash = 0;
   };
 
-  JobId id;                  // 0: this service only sums for it, or has refused its rank
+  JobId id;                  // 0: this service only sums for the job, or has refused its rank
   std::uint32_t number = 0;  // on the leader's connection
   std::uint32_t group = 0;
   std::string name;
   std::string leader;
-  std::string leader_from;  // where its first rank here has that from; empty: unknown
+  std::string leader_from;  // where its first rank here has the address from; empty: unknown
   std::uint32_t world_size = 1;
   std::uint32_t uid = 0;
   std::string architecture;
-  TimeNs patience_ns = 0;                       // until when the leader may be out of reach
-  std::map<std::uint32_t, AttachedRank> ranks;  // attached here
-  std::set<std::uint32_t> gone;                 // of which, of a job that is led in here
-  bool goes_on = false;                         // some of them come back by themselves
-  bool was_decided = false;                     // who they are; they ask again if it does not begin
+  TimeNs patience_ns = 0;                       // deadline for reaching the leader
+  std::map<std::uint32_t, AttachedRank> ranks;  // attached on this node
+  std::set<std::uint32_t> gone;  // those of them that are gone, if the leader is in process
+  bool goes_on = false;          // some of its ranks reconnect by themselves
+  bool was_decided = false;      // its ranks come by a quorum decision and ask again if it fails
   Stage stage = Stage::kReaching;
-  bool forgotten = false;                  // by dispatch, or never known to it
-  std::optional<ReportJobFailed> refused;  // sent to the leader as soon as it is reached
-  std::string shown;                       // what it waits for, as dispatch was sent
-  bool names_refusal = false;              // that does, so its users have to do something
-  std::vector<AskForming> asked;           // not answered yet
+  bool forgotten = false;                  // dispatch has forgotten it, or never knew it
+  std::optional<ReportJobFailed> refused;  // sent to the leader once it is reached
+  std::string shown;                       // the wait text last sent to dispatch
+  bool names_refusal = false;              // `shown` names a refusal, so its users have to act
+  std::vector<AskForming> asked;           // unanswered requests
   std::uint32_t self = 0;
   Agreement agreement;
-  // Answers of the lanes to the step that is under way.
+  // The lanes' answers to the current step.
   std::size_t lanes_answered = 0;
   Status lanes_status;
   std::vector<transport::CostLine> costs;
   // Its plans.
   NodeLayouts layouts;
   bool layout_sent = false;                      // the leader has the layout
-  std::optional<plan::Policy> requested_policy;  // before it could be sent to the leader
-  PendingSteering pending_steering;              // likewise
+  std::optional<plan::Policy> requested_policy;  // kept until it can be sent to the leader
+  PendingSteering pending_steering;              // kept in the same way
   Allowance late_events{kLateEventsMax, kLateEventsWindow};
   PlanReassembly reassembly;
   std::shared_ptr<const plan::Plan> offered;  // shared with dispatch, which only reads it
   std::uint64_t offered_hash = 0;
-  bool offered_acked = true;  // dispatch has answered
+  bool offered_acked = true;  // dispatch has acknowledged it
 };
 
-// A running job has failed whose ranks may ask who is left of it.
+// A running job has failed, and its ranks may ask which members are left.
 struct LostJob {
   std::string name;
   std::uint32_t uid = 0;
@@ -162,21 +161,20 @@ class FollowedJobs {
 
   FollowedJob* Find(JobId id);
   FollowedJob* FindGroup(std::uint32_t group);
-  // It has no rendezvous, and its leader is in here.
+  // Whether the job has no rendezvous, so that its leader is in process.
   static bool IsLedHere(const FollowedJob& job) { return job.leader.empty(); }
-  // Between nodes.
+  // Number of lanes between nodes.
   std::size_t LanesOf(const FollowedJob& job) const {
     return IsLedHere(job) ? 0 : options_.lanes.size();
   }
 
-  // What the job waits for, for dispatch.
+  // Sends dispatch what the job waits for.
   void ReportForming(FollowedJob& job, const std::string& text);
-  // Answers those who have asked what the job waits for.
+  // Answers all requests for what the job waits for.
   void AnswerForming(FollowedJob& job);
   void AnswerForming(const FollowedJob& job, RequestToken token);
 
-  // The leader has sent what no honest one sends: the job ends here, whatever the leader makes of
-  // it.
+  // The leader has violated the protocol: the job fails on this node, whatever the leader does.
   void OnProtocolError(FollowedJob& job, const std::string& what);
   // The job may be gone after each of these.
   void Fail(FollowedJob& job, Code code, const std::string& cause);
@@ -186,12 +184,12 @@ class FollowedJobs {
   void SendToLeader(const FollowedJob& job, PeerMessage message) {
     SendTo(job.leader, std::move(message));
   }
-  // `leader` empty: that in here.
+  // An empty `leader` is the one in process.
   void SendTo(const std::string& leader, PeerMessage message);
-  // The connection to the leader is needed by others than jobs, as often as it is kept.
+  // Counted references to a connection, for other users than jobs.
   void KeepLeader(const std::string& leader);
   void ReleaseLeader(const std::string& leader);
-  // Whether there is a connection to it; that in here is always there.
+  // Whether the leader is connected; the one in process always is.
   bool IsUp(const std::string& leader) const {
     return leader.empty() || leaders_up_.contains(leader);
   }
@@ -205,7 +203,7 @@ class FollowedJobs {
   std::vector<LostJob> DrainLost() { return std::exchange(lost_, {}); }
   void NoteStarted(const FollowedJob& job) { started_.emplace_back(job.name, job.uid); }
   std::vector<JobDirectory::JobKey> DrainStarted() { return std::exchange(started_, {}); }
-  // For the leader in here.
+  // Messages for the leader in process.
   std::vector<PeerMessage> DrainToHome() { return std::exchange(to_home_, {}); }
   bool HasToHome() const { return !to_home_.empty(); }
 

@@ -18,16 +18,16 @@ void FollowedQuorums::OnRankAttached(const SessionIdentity& identity) {
   const JobKey key{identity.job_name, identity.uid};
   const auto open = FindAsked(key);
   if (WasDecided(identity)) {
-    // Until all have met, one that has missed the decision may ask again: it is not to take those
-    // for lost who wait for it.
+    // The question stays open until all members have attached. A member that has missed the
+    // decision may ask again, and must find those that wait for it attached and not lost.
     if (open == questions_.end() && questions_.size() < kQuorumsAskedMax) {
       Add(key, {identity.rendezvous});
     }
   } else if (open != questions_.end() && IsUnasked(open->second)) {
-    // The job goes on, or begins anew: who has not asked by now is asked about no more.
+    // The job runs again, so nobody needs the question any more.
     Leave(open);
   }
-  // A job of that name begins: what became of the members of the last one is over.
+  // A new job of that name begins; the former job's members do not count for it.
   if (identity.after_epoch == 0 && !members_.HasAttached(key)) {
     members_.Forget(key);
     if (!identity.rendezvous.empty()) jobs_.directory().Forget(key);
@@ -50,7 +50,7 @@ void FollowedQuorums::OnLeaseEnded(const SessionIdentity& identity, bool orderly
                       .lost = fmt::format("pid {} on node {} {}", identity.pid,
                                           jobs_.options().node_name, cause)};
   } else {
-    job->members.erase(member);  // it may well come back
+    job->members.erase(member);  // its process lives and may come back
   }
   ReportIfAsked(key);
 }
@@ -71,7 +71,7 @@ Result<FollowedQuorums::Questions::iterator> FollowedQuorums::Open(const AskQuor
   if (const auto found = FindAsked(key); found != questions_.end()) {
     Question& question = found->second;
     if (question.rendezvous.contains(message.leader)) return found;
-    // Where the job lives is known better than by what its ranks were started with.
+    // The directory knows where the job runs better than the rendezvous with which ranks started.
     const bool led_here = message.leader.empty() || question.rendezvous.contains("");
     if (jobs_.directory().Find(key) != nullptr && !led_here) {
       if (question.rendezvous.size() == kOtherPlacesMax) return found;
@@ -91,7 +91,7 @@ Result<FollowedQuorums::Questions::iterator> FollowedQuorums::Open(const AskQuor
                     message.member, message.pid, message.job, message.leader,
                     *question.rendezvous.begin()));
   }
-  // As many more as are left for others.
+  // Fair share: a user may have as many questions open as it leaves free for others.
   const auto own = static_cast<std::size_t>(std::ranges::count_if(
       questions_, [&key](const auto& entry) { return entry.second.key.second == key.second; }));
   if (own + questions_.size() >= kQuorumsAskedMax) {
@@ -135,7 +135,7 @@ void FollowedQuorums::MoveTo(Question& question, std::vector<QuorumPlace> places
   }
   question.places.Replace(std::move(places));
   for (const std::string& leader : left) jobs_.ReleaseLeader(leader);
-  // Of those that stay the places may be others.
+  // The remaining places may have other indices.
   question.meeting.reset();
 }
 
@@ -269,7 +269,7 @@ void FollowedQuorums::Handle(const AskQuorum& message) {
   Report(number, question);
 }
 
-// What the connection asks for beside this: it keeps one place.
+// Another question or member for which this connection asks already. A connection may ask for one.
 std::optional<std::string> FollowedQuorums::AskedBesides(const AskQuorum& message) const {
   const JobKey key{message.job, message.uid};
   for (const auto& [number, question] : questions_) {
@@ -337,7 +337,7 @@ void FollowedQuorums::ReportIfAsked(const JobKey& key) {
   const auto asked = FindAsked(key);
   if (asked == questions_.end()) return;
   const KnownMembers::Job* job = members_.Find(key);
-  // Of those that were there all come back.
+  // No member was lost, so all of them may come back.
   if (IsUnasked(asked->second) && (job == nullptr || job->members.empty())) return Leave(asked);
   Report(asked->first, asked->second);
 }
@@ -381,7 +381,7 @@ void FollowedQuorums::Spread(Question& question, const std::string& leader, cons
   if (leader.empty()) return;
   const JobPlaces* known = jobs_.directory().Find(question.key);
   JobPlaces places = known == nullptr ? JobPlaces{} : *known;
-  // The places stay in the order of the last job that ran, which all of them know.
+  // The places keep the order of the last epoch that ran, which all services know.
   places.membership = quorum.membership;
   places.epoch = quorum.epoch;
   jobs_.directory().Note(question.key, std::move(places));
@@ -415,7 +415,7 @@ void FollowedQuorums::Erase(Questions::iterator question) {
 
 void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorumWaits& message) {
   const auto question = Of(leader, message.job);
-  // The leader counts it still: a report was under way when it answered.
+  // The leader still has the question, because a report was in flight when it answered.
   if (question == questions_.end()) return jobs_.SendTo(leader, LeaveQuorum{.job = message.job});
   Question& asked = question->second;
   QuorumPlace& place = *asked.places.Find(leader);
@@ -429,7 +429,7 @@ void FollowedQuorums::Handle(const std::string& leader, const AnnounceJobPlaces&
   if (question == questions_.end() || leader.empty()) return;
   JobPlaces places = message.places;
   const QuorumPlace& from = *question->second.places.Find(leader);
-  // Those of the one that tells have no address, since it is known by that of the connection.
+  // The sender leaves its own address empty: it is that of the connection.
   for (auto* const list : {&places.places, &places.former}) {
     for (JobPlace& each : *list) {
       if (each.address.empty()) each.address = from.where.address;
@@ -467,7 +467,7 @@ void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorum& me
                           .job = {},
                           .text = DescribeDecision(question->second.key.first, quorum),
                           .uid = question->second.key.second}});
-  // Whoever was not let in waits for the next decision.
+  // Applicants that were not admitted wait for the next decision.
   if (!question->second.applicants.empty()) {
     const auto opened = Add(question->second.key, question->second.rendezvous);
     opened->second.applicants = std::move(question->second.applicants);
@@ -488,7 +488,8 @@ void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorumRefu
   QuorumPlace& place = *asked.places.Find(leader);
   const bool meets = asked.meeting && &asked.places.all()[*asked.meeting] == &place;
   if (message.members.empty()) {
-    // A verdict holds whoever has come to it; one that has no room is none.
+    // A refusal ends the question whichever service sends it, except kBusy from another than the
+    // meeting place: that service only has no room for the question.
     if (meets || message.code != Code::kBusy) return Close(question, error);
     place.state = QuorumPlace::State::kHeard;
     return CheckMeeting(message.job, asked);
@@ -501,7 +502,7 @@ void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorumRefu
     question->second.askers.erase(asker);
     erased = true;
   }
-  // Or answers and reports would follow each other for ever.
+  // Without a change no report is sent: otherwise answers and reports would alternate for ever.
   if (!erased) return;
   if (IsUnasked(question->second)) {
     Leave(question);

@@ -1,14 +1,15 @@
-// A node's part in finding out who is left of a job: what it knows of the job's members, who of
-// them asks, and what the leader answers. Pure: no clock, no network, no log.
+// A node's side of quorums: which members of a lost job this node knows, which of them ask who is
+// left of the job, and what the leaders answer. Runs on the thread of its owner. Pure: no clock, no
+// network, no log.
 //
-// Whoever asks does so over a connection of its own, again and again, and keeps its place while the
-// connection lasts; then it attaches over the same connection. What a member's session or process
-// came to is known from the leases, so that a dead one is waited for by nobody. A node says it as
-// soon as a job is lost that goes on, whether or not a rank of it has noticed: nobody is taken for
-// lost who is busy between two iterations.
+// A member asks over a connection of its own, repeatedly, and keeps its place while the connection
+// lasts; then it attaches over the same connection. Leases tell how a member's session or process
+// ended, so nobody waits for a dead one. A node reports as soon as a job with reconnecting ranks is
+// lost, even if none of its ranks has noticed: a rank that is busy between two iterations must not
+// count as lost.
 //
-// The question goes to every service of the job that lives (quorum_places.h), so that the job goes
-// on although its leader is gone; what is decided is told to all of them.
+// The question goes to every service of the job that can be reached (quorum_places.h), so that the
+// job can continue without its leader. A decision is sent to all of them.
 #pragma once
 
 #include <cstdint>
@@ -33,11 +34,11 @@
 
 namespace headrace::service {
 
-// Questions that are open at a time.
+// Limit of open questions.
 inline constexpr std::size_t kQuorumsAskedMax = 256;
-// For how long a node goes on to say what became of its members when none of them is left to ask.
+// How long a node keeps reporting its lost members when none of them is left to ask.
 inline constexpr TimeNs kLostMembersToldNs = 10 * kSecond;
-// Rendezvous that ranks name beside the places at which their job is known to live; one more is not
+// Limit of rendezvous that ranks name beyond the known places of their job; further ones are not
 // asked.
 inline constexpr std::size_t kOtherPlacesMax = 4;
 
@@ -45,7 +46,7 @@ class FollowedQuorums {
  public:
   using JobKey = JobDirectory::JobKey;
 
-  // Outlives this; keeps the leaders' connections and sends what is to be said.
+  // `jobs` must outlive this. It keeps the connections to leaders and sends the messages.
   explicit FollowedQuorums(FollowedJobs& jobs) : jobs_(jobs) {}
 
   // ---- from the leases ----
@@ -53,13 +54,13 @@ class FollowedQuorums {
   void OnLeaseEnded(const SessionIdentity& identity, bool orderly, const std::string& cause,
                     bool exited);
 
-  // After the leases' share of it.
+  // Called after the leases have handled it.
   void OnJobLost(const LostJob& lost);
 
   // ---- from clients ----
-  // Answered by QuorumAnswered, by `until_ns` at the latest.
+  // Answered by QuorumAnswered at `until_ns` at the latest.
   void Handle(const AskQuorum& message);
-  // The connection is gone, with its process or not.
+  // The client's connection is closed; its process may live.
   void Handle(const QuorumClientLost& message);
 
   // ---- from the leader ----
@@ -69,14 +70,14 @@ class FollowedQuorums {
   void Handle(const std::string& leader, const AnnounceJobPlaces& message);
   void OnLeaderUp(const std::string& leader);
   void OnLeaderDown(const std::string& leader, const std::string& cause);
-  // An attempt to reach it failed, and is made again.
+  // Connecting to the leader failed and is retried.
   void OnLeaderUnreachable(const std::string& leader, const std::string& cause);
   void OnLeaderRefused(const std::string& leader, const Error& error);
 
   void OnJobRunning(const JobKey& key);
-  // What is known of where jobs live may have changed.
+  // The directory may have changed.
   void RefreshPlaces();
-  // Whether the rank attaches as a decision said, by which its job has not begun yet.
+  // Whether the rank attaches by a decision whose epoch has not begun yet.
   bool WasDecided(const SessionIdentity& identity) const;
 
   TimeNs NextDeadline() const;
@@ -94,22 +95,22 @@ class FollowedQuorums {
   Questions::iterator Of(const std::string& leader, std::uint32_t number);
   Result<Questions::iterator> Open(const AskQuorum& message);
   void HandleApplicant(const AskQuorum& message);
-  // The place of who asks by that connection, among the askers or the applicants.
+  // Finds the asker or applicant of that connection.
   static std::map<std::uint32_t, Asker>::iterator FindClient(std::map<std::uint32_t, Asker>& askers,
                                                              std::uint64_t client);
   Questions::iterator Add(const JobKey& key, std::set<std::string> rendezvous);
   void MoveTo(Question& question, std::vector<QuorumPlace> places);
-  // Reports it again if the node meets the others elsewhere now.
+  // Reports the question again if its meeting place has changed.
   void CheckMeeting(std::uint32_t number, Question& question);
   void Leave(Questions::iterator question);
   std::optional<std::string> AskedBesides(const AskQuorum& message) const;
   void Report(std::uint32_t number, Question& question);
-  // To the place: what is known here of where the job lives.
+  // Sends the place what this node knows of the job's places.
   void Inform(const Question& question, QuorumPlace& place);
-  // It was decided at `leader`: everybody else is told.
+  // Sends the decision of `leader` to all other places.
   void Spread(Question& question, const std::string& leader, const Quorum& quorum);
   void ReportIfAsked(const JobKey& key);
-  // Those that are none of the newest membership that any of them was in were left out of it.
+  // Refuses askers that are not in the newest membership that any asker was in.
   void RefuseLeftOut(Question& question);
   void Answer(Asker& asker, Result<Quorum> result);
   void Close(Questions::iterator question, const Result<Quorum>& result);
@@ -118,9 +119,9 @@ class FollowedQuorums {
   FollowedJobs& jobs_;
   KnownMembers members_;
   Questions questions_;
-  // Answers to those who have not asked again yet, by their connections.
+  // Answers for clients that have not asked again yet, by connection.
   std::map<std::uint64_t, Result<Quorum>> answers_;
-  std::uint64_t places_known_ = 0;  // changes of the directory that the questions know
+  std::uint64_t places_known_ = 0;  // JobDirectory::changes that the questions have seen
   std::uint32_t asked_ = 0;
   std::uint32_t applied_ = 0;
 };

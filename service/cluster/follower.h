@@ -1,19 +1,19 @@
-// A node's side of the jobs it takes part in: what it sends to their leaders, to its dispatch and
-// its lanes. Pure: no clock, no network, no log.
+// A node's side of the jobs that it takes part in: the messages to their leaders, to dispatch and
+// to the lanes. Runs on the thread of its owner. Pure: no clock, no network, no log.
 //
-// A job without a rendezvous has all of its ranks here. Its leader is in here too, and takes the
-// same messages; it has no links, and dispatch needs no leave to begin it, nor to end it for a rank
-// that is gone.
+// A job without a rendezvous has all of its ranks on this node. Its leader is in process and takes
+// the same messages. Such a job has no links, and dispatch begins it, and ends it for a rank that
+// is gone, without waiting for the leader.
 //
-// A job of this node is known by its JobId; one that this service only sums for (role server) has
-// no JobId and is known by the leader's number; nor has one of which the leader is only sent that a
-// rank of it was refused here. Every failure, wherever it is found, comes here
-// once as AnnounceJobFailed or as the loss of the leader; then dispatch is sent it and the links
-// are closed, in this order. A job that ends in order keeps its links until the leader closes it,
-// since others may still receive.
+// A job of this node is identified by its JobId. Two kinds of jobs have none and are identified by
+// the leader's number: one that this service only sums for (role server), and one that is known
+// only because its leader has to be told of a rank that was refused here. Every failure, wherever
+// it is found, arrives here once, as AnnounceJobFailed or as the loss of the leader. Then dispatch
+// is told and the links are closed, in this order. A job that ends without a failure keeps its
+// links until the leader closes it, because other nodes may still receive.
 //
-// This class knows this node's ranks and the connections to leaders, and hands what leaders send to
-// the part that it is for; jobs and what is to be done for them are in followed_jobs.h.
+// This class has the node's ranks and the connections to leaders, and passes the leaders' messages
+// to its parts. The jobs and their pending actions are in followed_jobs.h.
 #pragma once
 
 #include <cstddef>
@@ -43,27 +43,28 @@ namespace headrace::service {
 
 class Follower {
  public:
-  // `directory` outlives this; the service's leader shares it.
+  // `directory` must outlive this; the service's leader shares it.
   Follower(FollowerOptions options, JobDirectory& directory);
-  // Its parts refer to each other.
+  // Not movable, because its parts refer to each other.
   Follower(const Follower&) = delete;
   Follower& operator=(const Follower&) = delete;
 
-  // Whether the rank may attach to a job of that name; the ranks on this node are the rank table's.
+  // Whether the rank may attach to a job of that name. The rank table checks the ranks of this
+  // node.
   Status CheckAttach(std::string_view job, std::uint32_t rank) const;
   void OnRankAttached(const SessionIdentity& identity);
-  // Answered by an action: kUnavailable with what the job waits for if it cannot run yet.
+  // Answered by an action: kUnavailable, with what the job waits for, if it cannot run yet.
   void Handle(const AskForming& message, TimeNs now);
-  // `exited`: with its process.
+  // `exited`: its process has ended, too.
   void OnRankLost(JobId job, std::uint32_t rank, const std::string& cause, bool exited = false);
-  // A rank of a job without a rendezvous is gone, lost or not.
+  // A rank of a job without a rendezvous is gone, for whatever reason.
   void OnRankEnded(JobId job, std::uint32_t rank);
-  // The service took no session for a rank of a job that gathers, here or elsewhere: who waits for
-  // it would wait in vain.
+  // The service has refused a rank of a job that is forming, here or on another node. The other
+  // ranks are told, because they would wait for it in vain.
   void Handle(const RankRefused& message);
 
-  // Whether the rank of that job may hand the layout in, and that it has. A rank of an unknown job
-  // may: it has ended, and dispatch says so.
+  // CheckLayout says whether the rank may set the layout; OnLayoutSet records that it has. A rank
+  // of an unknown job may: the job has ended, and dispatch reports it.
   Status CheckLayout(JobId job, std::uint32_t rank, const Layout& layout,
                      std::optional<plan::Policy> policy) const {
     return plans_.CheckLayout(job, rank, layout, policy);
@@ -72,17 +73,17 @@ class Follower {
                    std::optional<plan::Policy> policy) {
     plans_.OnLayoutSet(job, rank, std::move(layout), policy);
   }
-  // Somebody wants plans by that policy for the job, which is known here.
+  // A request for another policy of the job, which must be known here.
   void SetPolicy(JobId job, plan::Policy policy) { settings_.SetPolicy(job, policy); }
-  // Somebody steers the job, and may. Cancelling works at any stage; what comes before the job runs
-  // is kept until then, the last of each kind.
+  // An authorised setting change. Cancelling works at any stage. Other changes that arrive before
+  // the job runs are kept until then, the last of each kind.
   void Steer(JobId job, const Steering& steering) { settings_.Steer(job, steering); }
-  // The jobs of that name that have ranks here and go on, the newest last: while one ends, the
-  // next may have begun. FindJob gives the newest, nothing when there is none.
+  // The jobs of that name that have ranks here and have not ended, oldest first. There may be two,
+  // since a new job may begin while the former one ends. FindJob returns the newest, if any.
   std::vector<KnownJob> FindJobs(std::string_view name) const { return settings_.FindJobs(name); }
   std::optional<KnownJob> FindJob(std::string_view name) const { return settings_.FindJob(name); }
 
-  // The rank's lease has ended, in order, with its process or otherwise.
+  // The rank's lease has ended: it left, its process ended, or its connection broke.
   void OnLeaseEnded(const SessionIdentity& identity, bool orderly, const std::string& cause,
                     bool exited) {
     quorums_.OnLeaseEnded(identity, orderly, cause, exited);
@@ -103,19 +104,20 @@ class Follower {
   void Handle(const SteerJob& message) { Steer(message.job, message.steering); }
 
   void OnLeaderUp(const std::string& leader);
-  // An attempt to reach it failed; `cause` names it. Ends the jobs whose ranks' patience is over.
+  // Connecting to the leader failed; `cause` names it. Fails the jobs whose deadline has passed.
   void OnLeaderUnreachable(const std::string& leader, const std::string& cause, TimeNs now);
-  void OnLeaderRefused(const std::string& leader, const Error& error);  // it will not have us
-  // The connection is gone: it broke, or LeaveLeader was carried out.
+  // The leader refuses this node.
+  void OnLeaderRefused(const std::string& leader, const Error& error);
+  // The connection is closed: it broke, or LeaveLeader was executed.
   void OnLeaderDown(const std::string& leader, const Error& error);
   void Handle(const std::string& leader, const PeerMessage& message, TimeNs now);
 
-  // When Expire is due, kNever: no job is forming. Expire ends the jobs, everywhere, that have been
-  // forming for longer than they may, and answers who has asked long enough ago.
+  // When Expire is due; kNever if no job is forming. Expire fails the jobs on all nodes that have
+  // been forming for too long, and answers requests that have waited long enough.
   TimeNs NextDeadline() const;
   void Expire(TimeNs now);
 
-  // What to do since the last call, in order.
+  // The actions since the last call, in order.
   std::vector<FollowerAction> DrainActions();
   std::size_t jobs_count() const { return jobs_.all().size(); }
   std::size_t quorums_count() const { return quorums_.count(); }
@@ -125,26 +127,26 @@ class Follower {
   using Stage = FollowedJob::Stage;
   using AttachedRank = FollowedJob::AttachedRank;
 
-  // Of the job of that number on the leader's connection.
+  // For the job with the message's number on the leader's connection.
   template <typename Message>
   void HandOfJob(const std::string& leader, const Message& message, TimeNs now);
-  // What its ranks' users can do about a leader that does not answer.
+  // What users can do about a leader that does not answer.
   static std::string Advice(const Job& job);
   void Join(Job& job);
   void ReportRefused(const RankRefused& message, const std::string& cause);
   void SendRankAttached(const Job& job, std::uint32_t rank);
 
-  // In the order of what they know of each other.
+  // Each part refers to former ones only.
   FollowedJobs jobs_;
   FollowerPlans plans_;
   FollowerSettings settings_;
   FollowerSteps steps_;
   FollowedQuorums quorums_;
   FormerLeaders former_;
-  TimeNs now_ = 0;  // when a member asked or was waited for last
+  TimeNs now_ = 0;  // time of the last request or Expire of quorums
   JobDirectory home_directory_;
   std::uint32_t refused_reported_ = 0;
-  Leader home_;  // of the jobs without a rendezvous
+  Leader home_;  // leads the jobs without a rendezvous
 };
 
 }  // namespace headrace::service

@@ -1,4 +1,5 @@
-// The plans of a node's jobs: what goes to their leaders for them, and what comes back. Pure.
+// A node's side of plans: sends layouts and times to the leaders, receives plans and passes them to
+// dispatch. Runs on the thread of its owner. Pure.
 #pragma once
 
 #include <memory>
@@ -10,7 +11,7 @@ namespace headrace::service {
 
 class FollowerPlans {
  public:
-  // `jobs` outlives this.
+  // `jobs` must outlive this.
   explicit FollowerPlans(FollowedJobs& jobs) : jobs_(jobs) {}
 
   Status CheckLayout(JobId job, std::uint32_t rank, const Layout& layout,
@@ -21,7 +22,7 @@ class FollowerPlans {
 
   void Handle(const TimesSeen& message);
   void Handle(const PlanAck& message);
-  // Of the leader; the job may be gone afterwards.
+  // From the leader. May erase the job.
   void Handle(FollowedJob& job, const PlanPiece& piece);
   void Handle(FollowedJob& job, const AnnouncePlanSwitch& change);
 

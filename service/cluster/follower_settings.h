@@ -1,4 +1,5 @@
-// What people on a node ask of its jobs, and what is reported to them about these. Pure.
+// Setting changes that users of a node request for its jobs, and reports about jobs for these
+// users. Runs on the thread of its owner. Pure.
 #pragma once
 
 #include <optional>
@@ -11,19 +12,19 @@ namespace headrace::service {
 
 class FollowerSettings {
  public:
-  // `jobs` outlives this.
+  // `jobs` must outlive this.
   explicit FollowerSettings(FollowedJobs& jobs) : jobs_(jobs) {}
 
   std::vector<KnownJob> FindJobs(std::string_view name) const;
   std::optional<KnownJob> FindJob(std::string_view name) const;
   void SetPolicy(JobId job, plan::Policy policy);
   void Steer(JobId job, const Steering& steering);
-  // What was asked before the job ran.
+  // Sends the changes that were requested before the job ran.
   void SendPending(FollowedJob& job);
 
   void Handle(const RankLate& message);
   void Handle(const BlockHashed& message);
-  // Of the leader.
+  // From the leader.
   void Handle(FollowedJob& job, const AnnounceSteering& steer);
   void Handle(FollowedJob& job, const AnnounceRankLate& late, TimeNs now);
   void Handle(FollowedJob& job, const AnnounceMembersWait& waits);

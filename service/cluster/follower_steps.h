@@ -1,6 +1,7 @@
-// The steps to a running job, and from it to its end, as its leader takes them: this node's lanes
-// open and measure the links, dispatch is sent what was agreed on. Everything that comes from a
-// leader is checked here, since lanes and dispatch believe it. Pure.
+// A node's side of the steps of a job, which its leader directs: the lanes open and measure the
+// links, dispatch gets the agreement, and at the end the links are closed. Everything that a leader
+// sends is checked here, because lanes and dispatch rely on it. Runs on the thread of its owner.
+// Pure.
 #pragma once
 
 #include <string>
@@ -14,13 +15,13 @@ namespace headrace::service {
 
 class FollowerSteps {
  public:
-  // All outlive this.
+  // All must outlive this.
   FollowerSteps(FollowedJobs& jobs, FollowerPlans& plans, FollowerSettings& settings)
       : jobs_(jobs), plans_(plans), settings_(settings) {}
 
-  // A server receives a job's first message when it is to open its links.
+  // For a server, OpenJob is the first message of a job.
   void AddServed(const std::string& leader, const OpenJob& open);
-  // Of the leader; the job may be gone afterwards.
+  // From the leader. May erase the job.
   void Handle(FollowedJob& job, const AnnounceJobForming& waits);
   void Handle(FollowedJob& job, const OpenJob& open);
   void Handle(FollowedJob& job, const MeasureJob& measure);
@@ -28,7 +29,7 @@ class FollowerSteps {
   void Handle(FollowedJob& job, const AnnounceJobFailed& failure);
   void Handle(FollowedJob& job, const AnnounceRankLeft& gone);
   void Handle(FollowedJob& job, const CloseJob& close);
-  // Of the lanes.
+  // From the lanes.
   void Handle(const GroupOpened& message);
   void Handle(const GroupMeasured& message);
 
@@ -40,7 +41,7 @@ class FollowerSteps {
   static std::vector<std::uint32_t> RanksOf(const Job& job);
   Status CheckAgreement(const Job& job, const OpenJob& open) const;
   Status CheckLanes(const Job& job, const Agreement& agreement) const;
-  // All lanes have answered.
+  // Call it when all lanes have answered.
   void LinksOpened(Job& job);
   void LinksMeasured(Job& job);
 

@@ -1,6 +1,6 @@
-// Tells those who led a job before where it lives now: whoever comes to it later may have been
-// given one of their addresses. Done by the service that leads it, for as long as the job runs; a
-// former leader that is away is told when it is back. Pure.
+// Sends the current places of a job to its former leaders, because ranks that join later may have
+// the address of one of them. The leading service does so for as long as the job runs; a former
+// leader that cannot be reached is told when it is back. Pure.
 #pragma once
 
 #include <map>
@@ -14,21 +14,21 @@ namespace headrace::service {
 
 class FormerLeaders {
  public:
-  // Outlives this; keeps the connections and sends what is to be said.
+  // `jobs` must outlive this. It keeps the connections and sends the messages.
   explicit FormerLeaders(FollowedJobs& jobs) : jobs_(jobs) {}
 
   void OnLeaderUp(const std::string& leader);
-  // Jobs may have begun or ended, or moved.
+  // Call it after jobs have begun, ended or moved.
   void Refresh();
 
  private:
   using Told =
-      std::pair<JobDirectory::JobKey, std::string>;  // and who it is, as leaders are called
+      std::pair<JobDirectory::JobKey, std::string>;  // job, and the name of its former leader
 
   void Tell(const Told& told);
 
   FollowedJobs& jobs_;
-  std::map<Told, bool> told_;  // whether it is meant still; its connection is kept
+  std::map<Told, bool> told_;  // value: still a former leader, so its connection is kept
 };
 
 }  // namespace headrace::service

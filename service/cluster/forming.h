@@ -1,8 +1,8 @@
-// Until when jobs may be forming: from their first rank here until they have all ranks and links.
-// Pure.
+// Deadlines of forming jobs. A job is forming from its first rank on this node until all ranks have
+// attached and all links are open. Pure.
 //
-// A look that comes late shows that this process stood still, and with it everything that the jobs
-// wait for: that time is not held against them.
+// If PopOverdue is called late, this process was stopped, and with it what the jobs wait for. That
+// time is added to their deadlines.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ class Forming {
   void Begin(std::uint32_t job, TimeNs end_ns) { ends_.emplace(job, end_ns); }
   void End(std::uint32_t job) { ends_.erase(job); }
 
-  // When PopOverdue is due; kNever: no job is forming.
+  // When PopOverdue is due; kNever if no job is forming.
   TimeNs NextDeadline() const;
-  // The jobs whose time is over; they are forming no longer.
+  // Removes and returns the jobs whose deadline has passed.
   std::vector<std::uint32_t> PopOverdue(TimeNs now);
 
  private:

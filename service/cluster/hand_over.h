@@ -1,5 +1,5 @@
-// Hands a message to the one of several parts that is for it: that has a Handle for it, with or
-// without the time. A message that none of them handles, or two do, does not compile.
+// Dispatches a message to the one part that has a Handle for it, with or without the time. A
+// message that no part or two parts handle does not compile.
 #pragma once
 
 #include <tuple>
@@ -29,7 +29,7 @@ template <typename Message, typename... Messages>
 constexpr bool kIsOneOf<Message, std::variant<Messages...>> = (std::is_same_v<Message, Messages> ||
                                                                ...);
 
-// What the arguments refer to may be gone afterwards.
+// The handler may erase what the arguments refer to.
 template <typename... Parts, typename... Arguments>
 void HandOver(std::tuple<Parts&...> parts, TimeNs now, Arguments&... arguments) {
   static_assert((kHandlersOf<Parts, Arguments...> + ...) == 1, "one part handles each message");

@@ -1,7 +1,7 @@
-// Whether the other end of a connection lives: what counts are answers to one's own questions, so
-// that a network that lets through one direction only is found out by both ends. Pure.
+// Detects that the peer at the other end of a connection is lost. Only answers to this end's own
+// pings count, so that both ends detect a network that passes one direction only. Pure.
 //
-// The owner asks every interval_ns(), one question at a time, and calls Check when NextCheck says.
+// The owner sends a ping every interval_ns(), one at a time, and calls Check at NextCheck.
 #pragma once
 
 #include "ipc/base/check.h"
@@ -20,9 +20,8 @@ class Heartbeat {
   void Answered(TimeNs now) { heard_ns_ = now; }
   TimeNs NextCheck() const { return due_ns_; }
 
-  // False when nothing was answered for the detection time. A check that comes late shows that this
-  // process stood still itself, and with it the answers that may lie unread: that time is not held
-  // against the other end.
+  // Returns false if no ping was answered for the detection time. If Check is called late, this
+  // process was stopped and answers may be unread, so that time does not count.
   bool Check(TimeNs now);
 
  private:

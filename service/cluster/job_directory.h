@@ -1,9 +1,10 @@
-// Where jobs live: the services of their nodes and how they are reached, and the last decision who
-// is left of them. One for each service, shared by its leader and its follower, so that whoever
-// asks either finds what the other one has learned. Pure.
+// The places of jobs: the services of their nodes, their addresses, and the last quorum decision of
+// each job. Each service has one, shared by its leader and its follower, so that both know what
+// either has learned. Used on their thread only. Pure.
 //
-// The order of the places is the same on every node of a job: the one that leads it, then those of
-// its ranks by their lowest ranks. Who has lost the job goes to the first of them that lives.
+// The order of the places is the same on every node of a job: the leading service first, then the
+// services of its ranks by their lowest ranks. Ranks that have lost the job meet at the first place
+// that can be reached.
 #pragma once
 
 #include <cstddef>
@@ -18,38 +19,37 @@
 
 namespace headrace::service {
 
-// Jobs that a service remembers the places of; beyond that the oldest are forgotten, of the user
-// that has the most of them.
+// Limit of jobs in the directory. Beyond it the oldest of the user with the most jobs is dropped.
 inline constexpr std::size_t kPlacedJobsMax = 256;
-// Leaders of before that are told where the job lives now.
+// Limit of former leaders that are told the current places of a job.
 inline constexpr std::size_t kFormerLeadersMax = 4;
 inline constexpr std::size_t kPlaceAddressMax = 262;  // bytes of "host:port"
 
 struct JobPlace {
-  std::string node;     // its name; empty: not known
-  std::string address;  // "host:port" of its service; from another service empty: its own
+  std::string node;     // node name; empty: not known
+  std::string address;  // "host:port" of its service; empty in a message: the sender's own
 
   friend bool operator==(const JobPlace&, const JobPlace&) = default;
 };
 
 struct JobPlaces {
-  Membership membership{};         // that was decided last; no members: none was
-  std::uint32_t epoch = 0;         // of the job as it is known, or of the decision
-  std::vector<JobPlace> places{};  // in which its ranks meet
-  std::vector<JobPlace> former{};  // led it before: whoever comes later may ask there
+  Membership membership{};         // the last decision; no members: there was none
+  std::uint32_t epoch = 0;         // the last epoch of the job, or that of the decision
+  std::vector<JobPlace> places{};  // the order in which ranks try them
+  std::vector<JobPlace> former{};  // former leaders: late ranks may ask there
 
   bool Has(const std::string& node) const;
-  // As another service is told them, and as it is told by the one at `own`: the address of whoever
-  // tells is empty.
+  // HideOwn empties the sender's own address before sending. ShowOwn fills it in on receipt; `own`
+  // is the sender.
   void HideOwn(const std::string& node);
   void ShowOwn(const JobPlace& own);
-  // With another first, which leads from now on; the one before is a former leader.
+  // Makes `leader` the first place. The former first place becomes a former leader.
   void Lead(const JobPlace& leader);
   friend bool operator==(const JobPlaces&, const JobPlaces&) = default;
 };
 
-// Whether `one` was decided or agreed after `other`. Of two decisions of one number, that of which
-// a job has come about has the greater epoch.
+// Whether `one` was decided or agreed on after `other`. Of two decisions of the same generation,
+// the one by which the job ran has the greater epoch.
 bool IsNewer(const JobPlaces& one, const JobPlaces& other);
 
 class JobDirectory {
@@ -57,13 +57,13 @@ class JobDirectory {
   using JobKey = std::pair<std::string, std::uint32_t>;  // name and uid
 
   const JobPlaces* Find(const JobKey& job) const;
-  // Said by another service: counts if it is newer than what is known.
+  // What another service reported: recorded if it is newer than what is known.
   void Hear(const JobKey& job, JobPlaces places);
-  // Found out here: counts unless it is older.
+  // What this service found out: recorded unless it is older than what is known.
   void Note(const JobKey& job, JobPlaces places);
-  // The job runs: `leader` is how this service reaches the one that leads it.
+  // The job runs. `leader` is the place of the leading service as this service reaches it.
   void NoteRunning(const JobKey& job, const Agreement& agreement, const JobPlace& leader);
-  // A job of that name begins: what is known is of another.
+  // Drops the job, because a new job of the same name begins.
   void Forget(const JobKey& job);
 
   std::uint64_t changes() const { return changes_; }
@@ -75,7 +75,7 @@ class JobDirectory {
   };
   void ForgetOne();
 
-  std::deque<Known> known_;  // the newest last
+  std::deque<Known> known_;  // oldest first
   std::uint64_t changes_ = 0;
 };
 

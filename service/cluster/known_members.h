@@ -1,5 +1,5 @@
-// What a node's leases have told of the members of its jobs: who is attached, and who is lost for
-// good, and why. Pure.
+// What a node knows of the members of its jobs from their leases: which are attached, which are
+// lost for good, and why. Runs on the thread of its owner. Pure.
 #pragma once
 
 #include <cstddef>
@@ -15,18 +15,18 @@
 
 namespace headrace::service {
 
-// Jobs whose members a node remembers; beyond that the oldest are forgotten, whose lost members are
-// then waited for through the grace time.
+// Limit of jobs. Beyond it the oldest is dropped; its lost members are then waited for until their
+// grace time ends.
 inline constexpr std::size_t kJobsRememberedMax = 256;
-// Members of one of them; beyond that the first that is not attached is forgotten.
+// Limit of members of a job. Beyond it the first member that is not attached is dropped.
 inline constexpr std::size_t kMembersRememberedMax = 4 * transport::kMembersMax;
 
 class KnownMembers {
  public:
   using JobKey = JobDirectory::JobKey;
   struct Member {
-    SessionId session;  // that it has, if it is attached
-    std::string lost;   // why; empty: it is not
+    SessionId session;  // its session, if it is attached
+    std::string lost;   // why it is lost; empty: it is not lost
   };
   struct Job {
     JobKey key;
@@ -36,7 +36,7 @@ class KnownMembers {
 
   Job* Find(const JobKey& key);
   const Job* Find(const JobKey& key) const;
-  // `is_needed`: jobs that are not forgotten for others.
+  // `is_needed`: jobs that must not be dropped to make room.
   Job& Remember(const JobKey& key, const std::function<bool(const JobKey&)>& is_needed);
   void Forget(const JobKey& key);
   bool HasAttached(const JobKey& key) const;
@@ -45,7 +45,7 @@ class KnownMembers {
  private:
   void ForgetOne(const std::function<bool(const JobKey&)>& is_needed);
 
-  std::deque<Job> jobs_;  // the newest last
+  std::deque<Job> jobs_;  // oldest first
 };
 
 }  // namespace headrace::service

@@ -1,5 +1,5 @@
-// The layouts that the ranks of a job hand in: whether one makes sense, where two differ, and what
-// the ranks of one node have handed in so far. Plain values.
+// Layouts of gradients that ranks register: checks of one layout, the first difference of two, and
+// the layouts that the ranks of one node have registered so far. Plain values.
 #pragma once
 
 #include <cstddef>
@@ -17,15 +17,15 @@
 
 namespace headrace::service {
 
-// A job with ranks on this node, as its name finds it.
+// A job with ranks on this node, as found by its name.
 struct KnownJob {
   JobId id;
   std::uint32_t uid = 0;  // its owner
   std::uint32_t world_size = 1;
 };
 
-// Whether gradients can move by it: 1 to kLayoutTensorsMax tensors with elements in each, none over
-// another, the lowest at 0, sum or average. The error names the tensor.
+// Checks that the layout has 1 to kLayoutTensorsMax tensors that are not empty and do not overlap,
+// the lowest at offset 0, and is summed or averaged. The error names the tensor.
 Status CheckLayout(const Layout& layout);
 
 // Gives each tensor its codecs: `each`, by tensor, where that names some, else `choice`, unless it
@@ -34,30 +34,30 @@ Status CheckLayout(const Layout& layout);
 Status SetCodecs(Layout& layout, const CodecChoice& choice,
                  std::span<const std::optional<CodecChoice>> each, bool on_gpu);
 
-// FNV-1a, 64 bits, over the names in their order, each behind its size in 8 bytes, lowest first.
-// Two ranks whose gradients of equal size stand in another order differ in it.
+// 64-bit FNV-1a of the names in order, each behind its size as 8 bytes, lowest first. Differs for
+// ranks that have gradients of equal size in different orders.
 std::uint64_t HashNames(const Layout& layout);
 
-// kMismatch with the first difference; names of tensors count by Layout::names_hash. `whose` and
-// `whose_other` name who handed them in: "rank 3 on node b".
+// kMismatch with the first difference; tensor names are compared by Layout::names_hash. `whose` and
+// `whose_other` are the owners of the layouts: "rank 3 on node b".
 Status CompareLayouts(const Layout& one, const std::string& whose, const Layout& other,
                       const std::string& whose_other);
 
 // "tensor 4 (conv1.weight)"
 std::string DescribeTensor(const Layout& layout, std::size_t index);
 
-// What the ranks of one node have handed in. They agree with one another, since a rank that does
-// not is refused; so one layout stands for all.
+// The layouts of the ranks of one node. All are equal, because a rank with another one is refused,
+// so one is kept.
 class NodeLayouts {
  public:
-  // Why the rank may not hand this in. No policy: as the leader has it.
+  // An error if the rank may not register this. Without a policy the leader's is used.
   Status Check(std::uint32_t rank, const Layout& layout, std::optional<plan::Policy> policy) const;
   // After a successful Check.
   void Add(std::uint32_t rank, std::shared_ptr<const Layout> layout,
            std::optional<plan::Policy> policy);
 
   std::size_t ranks_count() const { return ranks_.size(); }
-  // Null while there is none. Shared with dispatch, which only reads it.
+  // Null until a rank has registered one. Shared with dispatch, which only reads it.
   const std::shared_ptr<const Layout>& layout() const { return layout_; }
   // What those that say something say.
   std::optional<plan::Policy> policy() const { return policy_; }

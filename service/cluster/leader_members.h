@@ -1,5 +1,5 @@
-// Who takes part in the jobs that a service leads: nodes join, their ranks attach, leave or are
-// lost. Ranks that contradict those that have come end the job for all of them. Pure.
+// Nodes and ranks of the jobs that a service leads: nodes join, ranks attach, leave or are lost. If
+// a rank contradicts earlier ones, the job fails for all. Runs on the thread of its owner. Pure.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@
 
 namespace headrace::service {
 
-// A node whose ranks were not taken into a job, or that was in it with them.
+// A node whose ranks were refused by a job, or that took part in it.
 struct RefusedNode {
   std::string name;
   std::string address;
@@ -24,21 +24,21 @@ struct RefusedNode {
 
 class LeaderMembers {
  public:
-  // All outlive this.
+  // All must outlive this.
   LeaderMembers(LedJobs& jobs, LeaderSteps& steps, LeaderSettings& settings, LedQuorums& quorums)
       : jobs_(jobs), steps_(steps), settings_(settings), quorums_(quorums) {}
 
   void OnJoinJob(NodeId node, const JoinJob& join, TimeNs now);
-  // The job may be gone after each of these.
+  // Each of these may erase the job.
   void Handle(LedJob& job, LedJob::Part& part, const ReportRankAttached& rank);
   void Handle(LedJob& job, LedJob::Part& part, const ReportRankLost& lost);
   void Handle(LedJob& job, LedJob::Part& part, const ReportRankLeft& left);
   void Handle(LedJob& job, LedJob::Part& part, const ReportJobFailed& failed, TimeNs now);
   void Handle(LedJob& job, LedJob::Part& part, const ForgetJob& forget);
-  // The node has no part in the job any more.
+  // The node no longer takes part in the job.
   void RemovePart(LedJobs::JobNumber number, NodeId node);
 
-  // Other nodes than this one, for people.
+  // The names of the other nodes, for texts.
   std::vector<RefusedNode> DrainRefused() { return std::exchange(refused_nodes_, {}); }
 
  private:
@@ -46,7 +46,7 @@ class LeaderMembers {
   using Part = LedJob::Part;
   using Stage = LedJob::Stage;
 
-  // The job of that name that still takes nodes, a new one, or why neither.
+  // The forming job of that name, or a new one; the error says why neither is possible.
   Result<LedJobs::JobNumber> Place(const JoinJob& join, TimeNs now);
   Status CheckJoin(NodeId node, const JoinJob& join, const Job& job) const;
   Status CheckRankAttached(const Job& job, const Part& part, const ReportRankAttached& rank) const;
@@ -59,7 +59,7 @@ class LeaderMembers {
   LostEpochs lost_;
   RefusedRanks refused_ranks_;
   std::vector<RefusedNode> refused_nodes_;
-  std::uint32_t jobs_opened_ = 0;  // their epochs begin with it
+  std::uint32_t jobs_opened_ = 0;  // their epochs start from it
 };
 
 }  // namespace headrace::service

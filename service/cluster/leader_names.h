@@ -1,4 +1,4 @@
-// What this service calls the leaders of jobs, and where it reaches them. Pure.
+// Names of the leaders of jobs as this service uses them, and their addresses. Pure.
 #pragma once
 
 #include <map>
@@ -11,29 +11,29 @@ namespace headrace::service {
 
 struct LeaderNames {
   std::string node_name;
-  std::string address;                       // where other services reach this one
-  unsigned port = 0;                         // of that address, as the system gave it
-  std::map<std::string, std::string> peers;  // the only ones, and their addresses; empty: all
+  std::string address;  // where other services reach this one
+  unsigned port = 0;    // of that address, as the system gave it
+  std::map<std::string, std::string>
+      peers;  // the allowed services and their addresses; empty: all are allowed
 
-  // What this service calls the leader at that rendezvous: the name of a peer in the list or its
-  // own where there is a list, "host:port" elsewhere. Refuses whatever else it might be made to
-  // dial.
+  // The name of the leader at that rendezvous: with a list of peers the name of a peer or of this
+  // node, else "host:port". Refuses everything else, so that nobody can make this service connect
+  // to other addresses.
   Result<std::string> At(const std::string& rendezvous) const;
-  // What this service calls the one at that place of a job: by its name where there is a list, and
-  // then only if it is in it.
+  // The name of the service at that place of a job. With a list of peers the place must be in it.
   Result<std::string> At(const JobPlace& place) const;
-  // "b" of the list of peers is its address there.
+  // The address of a name: that in the list of peers, if there is one.
   std::string AddressOf(const std::string& leader) const;
-  // The address, with the port that it has come to; the host may be "*".
+  // This service's address with its actual port; the host may be "*".
   std::string ListensAt() const;
 
  private:
-  // Where this service reaches itself.
+  // The address at which this service can connect to itself.
   std::string OwnAddress() const;
 };
 
-// How a service is reached that says it listens at `said`, and whose connection comes from `from`:
-// its own host may be known there by no name. Empty: it cannot be.
+// The address of a service that listens at `said` and connects from `from`, because other hosts may
+// not know the name of its host. Empty if it cannot be reached.
 std::string ControlAddress(const std::string& said, const std::string& from);
 
 }  // namespace headrace::service

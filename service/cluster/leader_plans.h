@@ -1,5 +1,5 @@
-// The plans of the jobs that a service leads: what nodes report for them, and what they are sent.
-// Pure; see planning.h.
+// Plans of the jobs that a service leads: takes the nodes' reports and sends the plans. See
+// planning.h. Runs on the thread of its owner. Pure.
 #pragma once
 
 #include "service/cluster/led_jobs.h"
@@ -8,19 +8,19 @@ namespace headrace::service {
 
 class LeaderPlans {
  public:
-  // `jobs` outlives this.
+  // `jobs` must outlive this.
   explicit LeaderPlans(LedJobs& jobs) : jobs_(jobs) {}
 
-  // The job is about to start.
+  // Call it right before the job starts.
   void Begin(LedJob& job);
-  // A server has no part in it, and before the job starts there is nothing to plan for: then the
-  // message is none of an honest node. The job may be gone afterwards.
+  // From a server, or before the job has started, these violate the protocol. May erase the job.
   void Handle(LedJob& job, LedJob::Part& part, const ReportLayout& layout);
   void Handle(LedJob& job, LedJob::Part& part, const ReportTimesSeen& times);
   void Handle(LedJob& job, LedJob::Part& part, const RequestPolicy& request);
   void SetCodec(LedJob& job, const CodecChoice& choice);
+  // Applies to later epochs of the job, too.
   void Handle(LedJob& job, LedJob::Part& part, const ReportPlanAck& ack);
-  // The answer to a MakePlan. Of a job that is over it is ignored.
+  // The answer to MakePlan. Ignored if the job has ended.
   void Handle(const PlanMade& message);
 
  private:
@@ -28,13 +28,13 @@ class LeaderPlans {
   using Part = LedJob::Part;
   using Stage = LedJob::Stage;
 
-  // Carries out what the job's planning wants; the job may be gone afterwards.
+  // Executes the actions of the job's planning. May erase the job.
   void Advance(Job& job);
   void Execute(Job& job, const MakePlan& make);
   void Execute(Job& job, const PlanOffer& offer);
   void Execute(Job& job, const PlanSwitch& change);
   void Execute(Job& job, const PlanNote& note);
-  void Execute(Job& job, const PlanFailure& failure);  // after which the job is gone
+  void Execute(Job& job, const PlanFailure& failure);  // erases the job
 
   LedJobs& jobs_;
 };

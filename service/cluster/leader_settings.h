@@ -1,5 +1,5 @@
-// What people on a node ask of a job that this service leads, and what its nodes report for people.
-// Pure.
+// Setting changes for the jobs that this service leads, and reports of their nodes for users. Runs
+// on the thread of its owner. Pure.
 #pragma once
 
 #include "service/cluster/leader_plans.h"
@@ -9,14 +9,14 @@ namespace headrace::service {
 
 class LeaderSettings {
  public:
-  // Both outlive this.
+  // Both must outlive this.
   LeaderSettings(LedJobs& jobs, LeaderPlans& plans) : jobs_(jobs), plans_(plans) {}
 
-  // The job may be gone after each of these.
+  // Each of these may erase the job.
   void Handle(LedJob& job, LedJob::Part& part, const RequestSteering& request);
   void Handle(LedJob& job, LedJob::Part& part, const ReportRankLate& late, TimeNs now);
   void Handle(LedJob& job, LedJob::Part& part, const ReportBlockHashed& hashed);
-  // Whether a node has reported the end of a drain, and that it has.
+  // IsDrain says whether a node's report means that its drain has ended; OnNodeDrained handles it.
   static bool IsDrain(const LedJob& job, const ReportJobFailed& failed);
   void OnNodeDrained(LedJob& job, LedJob::Part& part);
 

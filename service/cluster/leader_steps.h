@@ -1,5 +1,5 @@
-// How a job that all of its ranks have joined comes to run: its nodes open the links, measure them,
-// and start with the slowest lines measured and one hash. Pure.
+// The leader's steps from a complete job to a running one: the nodes open the links, measure them,
+// and start with the slowest measured costs and one hash. Runs on the thread of its owner. Pure.
 #pragma once
 
 #include "service/cluster/leader_plans.h"
@@ -9,11 +9,11 @@ namespace headrace::service {
 
 class LeaderSteps {
  public:
-  // Both outlive this.
+  // Both must outlive this.
   LeaderSteps(LedJobs& jobs, LeaderPlans& plans) : jobs_(jobs), plans_(plans) {}
 
   void FormIfComplete(LedJob& job);
-  // The answers of the nodes to the step that is under way. The job may be gone afterwards.
+  // The nodes' answers to the current step. May erase the job.
   void Handle(LedJob& job, LedJob::Part& part, const JobOpened& opened);
   void Handle(LedJob& job, LedJob::Part& part, const JobMeasured& measured);
   void Handle(LedJob& job, LedJob::Part& part, const JobStarted& started);

@@ -1,9 +1,8 @@
-// The jobs that a service leads, and the nodes that take part in them: what is known of each, what
-// is to be sent, and how a job fails or is closed. Pure.
+// The jobs that a service leads and the nodes that take part in them: their state, the pending
+// messages, and how a job fails or is closed. Runs on the thread of its owner. Pure.
 //
-// The bottom of the leader: who takes part (leader_members.h), the steps (leader_steps.h), the
-// plans (leader_plans.h) and what people ask (leader_settings.h) stand on it; leader.h puts them
-// together.
+// The other parts of the leader use it: members (leader_members.h), steps (leader_steps.h), plans
+// (leader_plans.h) and settings (leader_settings.h). leader.h owns all of them.
 #pragma once
 
 #include <algorithm>
@@ -30,32 +29,33 @@
 
 namespace headrace::service {
 
-// A connected service; numbers are never used again.
+// Identifies a connected service; never reused.
 using NodeId = std::uint64_t;
 
 inline constexpr std::size_t kJobsLedMax = 256;
-inline constexpr std::size_t kJobsOfNodeMax = 64;  // so that four nodes are needed to fill the rest
-// Reports of late ranks of one job that a node may have passed on to the others.
+inline constexpr std::size_t kJobsOfNodeMax =
+    64;  // so that no three nodes can use up the limit of all
+// Limit of reports of late ranks of one job that are forwarded for a node.
 inline constexpr int kLateReportsMax = 4;
 inline constexpr TimeNs kLateReportsWindow = 10 * kSecond;
 
 struct LeaderOptions {
   std::uint32_t protocol_version = 0;
   std::string program;    // "headraced 0.1.0"
-  std::string node_name;  // of the leading service, for texts
+  std::string node_name;  // name of this node, for texts
   std::size_t lanes_count = 0;
   std::uint32_t gpu_lanes = 0;  // JobNodes::gpu_lanes
   std::uint64_t block_bytes = 0;
   std::uint32_t verify = 0;  // JobNodes::verify
   transport::Algorithm algorithm = transport::Algorithm::kAuto;
-  std::string architecture{kAllReduceName};   // of jobs that name none
+  std::string architecture{kAllReduceName};   // for jobs that name none
   plan::Policy policy = plan::Policy::kAuto;  // likewise
-  std::set<std::string> peers;                // the only nodes that may come; empty: all may
-  std::function<std::uint64_t()> random_key;  // never 0
-  // Numbers its jobs, where their plans are made together with another leader's; empty: from 1 on.
+  std::set<std::string> peers;                // the only nodes that may join; empty: all may
+  std::function<std::uint64_t()> random_key;  // returns no 0
+  // Numbers the jobs if plans of another leader are made by the same planner; empty: 1, 2, ...
   std::function<std::uint64_t()> next_number{};
-  // Of the jobs that have all of their ranks on one node, as that node's own leader: all of them
-  // are the one node's, which knows them by their JobIds.
+  // Whether this leads only the jobs that have all ranks on this node. All of them belong to one
+  // node, which identifies them by their JobIds.
   bool in_process = false;
 };
 
@@ -69,14 +69,14 @@ struct LedJob {
   // One node's part in one job.
   struct Part {
     NodeId node = 0;
-    std::uint32_t number = 0;                     // of the job on that node's connection
-    std::map<std::uint32_t, std::int32_t> ranks;  // and their pids
+    std::uint32_t number = 0;                     // number of the job on that node's connection
+    std::map<std::uint32_t, std::int32_t> ranks;  // pids by rank
     bool server = false;
-    std::size_t place = 0;  // in agreement.nodes, once there is an agreement
-    bool answered = false;  // the step that is under way
+    std::size_t place = 0;  // index in agreement.nodes, once there is an agreement
+    bool answered = false;  // whether it has answered the current step
     bool forgot = false;
-    std::string announced;  // what it waits for, as its node was sent
-    bool drained = false;   // and nothing of the job is open on it
+    std::string announced;  // the wait text last sent to the node
+    bool drained = false;   // drained, and nothing of the job is open on it
     Allowance late_reports{kLateReportsMax, kLateReportsWindow};
   };
 
@@ -84,19 +84,19 @@ struct LedJob {
   std::uint32_t world_size = 1;
   std::uint32_t uid = 0;
   std::string architecture;
-  std::uint32_t epoch = 1;         // newer than all that its ranks were in
-  bool goes_on = false;            // its first rank to attach was in one before
-  std::uint64_t members_hash = 0;  // likewise, as that rank was told
+  std::uint32_t epoch = 1;         // greater than all former epochs of its ranks
+  bool goes_on = false;            // its first rank was in a former epoch
+  std::uint64_t members_hash = 0;  // members_hash of that rank
   Stage stage = Stage::kForming;
   std::vector<Part> parts;  // from kOpening on in the order of agreement.nodes
   Agreement agreement;
   std::set<std::uint32_t> ended;  // ranks that have left
-  // The last node that may not take part, or that refused a rank, and why.
+  // The last refused node, or node that refused a rank, and why.
   std::string refused;
   std::string refused_node;
-  std::optional<Steering> drain;             // who wants it to end after what is posted
+  std::optional<Steering> drain;             // the request to drain it
   std::unique_ptr<Planning> planning;        // from kStarting on
-  std::optional<Verification> verification;  // likewise, if results are compared
+  std::optional<Verification> verification;  // from kStarting on, if results are compared
 
   bool HasNode(NodeId node) const {
     return std::ranges::find(parts, node, &Part::node) != parts.end();
@@ -109,8 +109,8 @@ class LedJobs {
   using Jobs = std::map<JobNumber, LedJob>;
   struct Node {
     NodeFacts facts;
-    std::string address;    // for people
-    std::string control{};  // how its service is reached; empty: not known
+    std::string address;    // for texts
+    std::string control{};  // address of its service; empty: not known
   };
   using Nodes = std::map<NodeId, Node>;
 
@@ -124,10 +124,10 @@ class LedJobs {
   const Jobs& all() const { return jobs_; }
   Nodes& nodes() { return nodes_; }
   const Nodes& nodes() const { return nodes_; }
-  // Nothing more is sent to it.
+  // Ends sending to the node.
   void ForgetNode(NodeId node);
 
-  // The job that the node knows by that number.
+  // The job with that number on the node's connection.
   Jobs::iterator Find(NodeId node, std::uint32_t number);
   JobNumber NumberOf(const LedJob& job) const;
   const std::string& NameOf(const LedJob::Part& part) const {
@@ -135,14 +135,14 @@ class LedJobs {
   }
   std::string DescribeRank(const LedJob::Part& part, std::uint32_t rank) const;
 
-  // Sends every node with ranks what its job waits for, where that is new.
+  // Sends every node with ranks what its job waits for, if that has changed.
   void AnnounceForming(LedJob& job);
-  // A node is refused, for as long as `why` is not empty. Returns whether that is new.
+  // Records that a node is refused; an empty `why` ends that. Returns whether that is a change.
   bool SetRefused(const std::string& why) { return std::exchange(refused_, why) != why; }
 
-  // Ends the job on every node with that cause, and forgets it.
+  // Fails the job on every node with that cause and forgets it.
   void Fail(LedJob& job, Code code, const std::string& cause);
-  // Closes the job on every node once all that have ranks have forgotten it.
+  // Closes the job on every node once all nodes with ranks have forgotten it.
   void CloseIfForgotten(LedJob& job);
 
   void Send(const LedJob::Part& part, PeerMessage message) {
@@ -155,7 +155,7 @@ class LedJobs {
 
  private:
   std::string DescribeForming(const LedJob& job) const;
-  // Of a rank or node that may be what the job waits for; empty: none was refused.
+  // A refusal of a rank or node for which the job may wait; empty if there was none.
   const std::string& RefusalOf(const LedJob& job) const {
     return job.refused.empty() ? refused_ : job.refused;
   }

@@ -12,7 +12,7 @@
 namespace headrace::service {
 namespace {
 
-// Of a look that neither begins nor ends a grace time: that is Expire's, which is due at once.
+// For an evaluation that neither starts nor ends grace times. Expire does so, and is due at once.
 constexpr TimeNs kNoTime = -1;
 
 const MemberReport* FindMember(const ReportQuorum& report, std::uint32_t member) {
@@ -57,7 +57,7 @@ LedQuorums::Known& LedQuorums::Remember(const std::string& name, std::uint32_t u
   return known_.back();
 }
 
-// The oldest of the user that has the most of them, so that nobody's push out another's.
+// Drops the oldest of the user with the most, so that no user displaces the decisions of another.
 void LedQuorums::ForgetOne() {
   std::map<std::uint32_t, std::size_t> counts;
   for (const Known& each : known_) ++counts[each.uid];
@@ -94,7 +94,7 @@ void LedQuorums::RefuseLeftOut(NodeId node, const ReportQuorum& report, const Vi
     }
   }
   if (left_out.empty()) return;
-  // One answer to one report, however many it names.
+  // One answer for each report, whatever the number of members in it.
   std::string cause = fmt::format(
       "job {} goes on without {} {}, which did not come in time: end this process", report.name,
       left_out.size() == 1 ? "member" : "members", fmt::join(left_out, ", "));
@@ -125,7 +125,7 @@ bool LedQuorums::IsAnswered(NodeId node, const ReportQuorum& report) {
   if (found == known->answered.end() || report.job > found->second.question) return false;
   Answered& answered = found->second;
   if (answered.node == node) return true;
-  // The others have come so far by now that they ask again, or will: this node is one of them.
+  // If the others have asked again since, or will have to, this report is a new question.
   const bool is_over = answered.decision != known->decisions ||
                        (known->verdict && known->verdict->epoch != known->epoch) ||
                        AreAsking(report.name, report.uid);
@@ -139,7 +139,7 @@ void LedQuorums::Handle(NodeId node, const ReportQuorum& report) {
   if (jobs_.nodes().at(node).facts.server || IsAnswered(node, report)) return;
   std::uint64_t number = Find(report.name, report.uid);
   if (number == 0) {
-    // As many more of one user as are left for others.
+    // Fair share: a question of the same user counts twice against the limit of a node.
     std::size_t taken = 0;
     for (const auto& [other, each] : quorums_) {
       if (each.reports.contains(node)) taken += each.uid == report.uid ? 2 : 1;
@@ -156,7 +156,7 @@ void LedQuorums::Handle(NodeId node, const ReportQuorum& report) {
         number, Question{.name = report.name, .uid = report.uid, .reports = {}, .announced = {}});
   }
   Question& question = quorums_.at(number);
-  // Of a service that connects again the last word counts.
+  // A service that has reconnected is represented by its latest report only.
   std::erase_if(question.reports, [this, node](const auto& entry) {
     return entry.first != node && ServiceOf(entry.first) == ServiceOf(node);
   });
@@ -172,7 +172,7 @@ void LedQuorums::Handle(NodeId node, const ReportQuorum& report) {
 
 void LedQuorums::ShowPlaces(NodeId node, const ReportQuorum& report) {
   const JobPlaces* known = jobs_.directory().Find({report.name, report.uid});
-  // A node's own leader knows what the node knows.
+  // The leader and the follower of one service share a directory.
   if (known == nullptr || known->places.empty() || known->epoch <= report.places_epoch ||
       jobs_.nodes().at(node).facts.name == jobs_.options().node_name) {
     return;
@@ -183,7 +183,8 @@ void LedQuorums::ShowPlaces(NodeId node, const ReportQuorum& report) {
 }
 
 void LedQuorums::Handle(NodeId node, const ReportJobPlaces& report) {
-  // Of one that runs here nobody else knows better: others have parted from it.
+  // A job that runs here is known best here. Reports of other places come from members that have
+  // split from it.
   const bool runs = std::ranges::any_of(jobs_.all(), [&report](const auto& entry) {
     return entry.second.name == report.name && entry.second.uid == report.uid &&
            entry.second.stage == LedJob::Stage::kRunning;
@@ -282,7 +283,7 @@ LedQuorums::View LedQuorums::ViewOf(const Question& question) const {
     view.epoch = std::max(view.epoch, report.epoch);
     view.rules.min_world = std::max(view.rules.min_world, report.rules.min_world);
     view.rules.grace_ms = std::max(view.rules.grace_ms, report.rules.grace_ms);
-    // Of two decisions of one number, that counts which is known here to have come about.
+    // If two decisions have the same generation, the one in this service's directory counts.
     const bool same = report.membership.generation == decided && decided != 0;
     if (!same && IsNewer(report.membership, view.membership)) view.membership = report.membership;
     const bool asks = std::ranges::find(report.members, MemberState::kAsks, &MemberReport::state) !=
@@ -333,7 +334,7 @@ std::string LedQuorums::DescribeWait(const Question& question, const View& view)
                      view.membership.members.size(), question.name, fmt::join(waits, " and "));
 }
 
-// Those who ask wait; whoever comes later is told as well.
+// Tells the waiting members what the question waits for, also those that ask later.
 void LedQuorums::AnnounceWaits(Question& question, const View& view) {
   const std::string text = DescribeWait(question, view);
   for (const auto& [node, report] : question.reports) {
@@ -349,7 +350,7 @@ void LedQuorums::Look(std::uint64_t number, TimeNs now) {
   Question& question = quorums_.at(number);
   View view = ViewOf(question);
   question.changed = false;
-  // Nobody is waited for by nobody.
+  // No grace times while no member asks.
   std::erase_if(question.graces, [&view](const auto& entry) {
     return view.asking.empty() || !std::ranges::count(view.unknown, entry.first);
   });
@@ -363,7 +364,7 @@ void LedQuorums::Look(std::uint64_t number, TimeNs now) {
     }
     waits = waits || !grace.over;
   }
-  // Those who wait on have to be looked at again only when something is said of them.
+  // Without a running grace time only a new report can change the result.
   if (waits) return AnnounceWaits(question, view);
   for (const std::uint32_t member : view.unknown) {
     view.lost.push_back(
@@ -373,8 +374,8 @@ void LedQuorums::Look(std::uint64_t number, TimeNs now) {
   quorums_.erase(number);
 }
 
-// Those whose connections are gone may have missed the last decision; of an earlier one they are
-// told nothing any more.
+// Services whose connections are gone may have missed the last decision, so it is kept for them.
+// Earlier decisions are not kept.
 void LedQuorums::NoteAnswered(Known& known, const Question& question) {
   ++known.decisions;
   std::erase_if(known.answered,
@@ -436,7 +437,7 @@ Result<Quorum> LedQuorums::Judge(const Question& question, View& view) {
   HR_CHECK(!view.asking.empty() &&
                view.asking.size() + view.lost.size() == view.membership.members.size(),
            question.name, view.asking.size(), view.lost.size());
-  // Whoever has counted up to there has not done so honestly.
+  // No correct service counts epochs this far.
   const std::uint32_t generation = view.membership.generation + 1;
   const std::uint64_t last_new = std::uint64_t{view.asking.back()} + transport::kMembersMax;
   if (view.epoch + 1 >= kEpochMax || generation + 1 >= kEpochMax / transport::kMembersMax ||

@@ -1,24 +1,25 @@
-// Who is left of a job, as its leader decides it: before any rank attaches again, and for all of
-// them at once. Pure: no clock, no network, no log.
+// The leader's side of quorums: decides which members of a lost job form the next epoch. It decides
+// once for all members, before any of their ranks attaches again. Runs on the thread of its owner.
+// Pure: no clock, no network, no log.
 //
-// Each node with ranks of the job says what it knows of the job's members, as soon as the job is
-// lost or one of them asks. The question is open for as long as a member has a session that still
-// has to notice the loss; one of which nothing is known is waited for through the grace time only.
-// Then those that ask are the next membership, and everybody else is lost to the job for good: a
-// member that was left out is refused by name.
+// Each node with ranks of the job reports what it knows of the members as soon as the job is lost
+// or a member asks. The question stays open while some member has a session that has not noticed
+// the loss yet. A member of which nothing is known is waited for until its grace time ends. Then
+// the members that ask form the next membership. All others are lost to the job for good: if one
+// comes later, it is refused by name.
 //
-// Every service of the job is asked, and each node with members says at which of them it meets the
-// others: the first that lives of an order that all have. A service decides when all those that ask
-// there say that it is this one; one that hears of a node that meets elsewhere leaves it to the
-// other. Whoever has been told a decision tells it to all others, so that those who were left out
+// Every service of the job is asked. Each node with members reports its meeting place: the first
+// reachable service in an order that all nodes share. A service decides when it is the meeting
+// place of every node that asks it. If some node meets elsewhere, it leaves the decision to that
+// service. A node that gets a decision passes it on to all other services, so that excluded members
 // are refused wherever they ask.
 //
-// Two halves of a job that cannot reach each other decide each for itself. Where that must not be,
-// min_world is more than half of the world.
+// Two halves of a job that cannot reach each other decide separately. A min_world of more than half
+// of the world prevents that.
 //
-// Applicants are no members yet. A running job is told of those that want to join, and takes them
-// in when all of its members ask; so does every decision after a loss. Spares come in as far as
-// members are lost.
+// Applicants are not members yet. A running job is notified of those that wait to join; they are
+// admitted when all of its members ask, and by every decision after a loss. Spares are admitted
+// only in the place of lost members.
 #pragma once
 
 #include <cstdint>
@@ -37,26 +38,26 @@
 
 namespace headrace::service {
 
-// Decisions that a leader remembers; beyond that the oldest are forgotten.
+// Decisions that a leader keeps; the oldest are dropped first.
 inline constexpr std::size_t kQuorumsRememberedMax = 64;
 
 class LedQuorums {
  public:
-  // Outlives this; sends what is to be said.
+  // `jobs` must outlive this. It sends the messages.
   explicit LedQuorums(LedJobs& jobs) : jobs_(jobs) {}
 
   void Handle(NodeId node, const ReportQuorum& report);
   void Handle(NodeId node, const LeaveQuorum& leave);
   void Handle(NodeId node, const ReportJobPlaces& report);
   void OnNodeDown(NodeId node);
-  // Tells running jobs of those who want to join them, once each.
+  // Notifies each running job once that applicants want to join it.
   void CallMembers();
   // The job has come so far: who goes on is in a later epoch.
   void OnEpochLost(const std::string& job, std::uint32_t uid, std::uint32_t epoch);
-  // It begins anew.
+  // The job starts from the beginning: its decisions are void.
   void Forget(std::string_view job, std::uint32_t uid);
 
-  // When Expire is due; kNever: nothing waits for time.
+  // When Expire is due; kNever if no grace time runs.
   TimeNs NextDeadline() const;
   void Expire(TimeNs now);
 
@@ -67,46 +68,46 @@ class LedQuorums {
     std::string name;
     std::uint32_t uid = 0;
     std::map<NodeId, ReportQuorum> reports;
-    // Members of which nothing is known. One that becomes unknown later has a grace time of its
-    // own: its connection may have closed because it is about to ask.
+    // Grace times of members of which nothing is known. A member that becomes unknown later gets a
+    // full grace time, because its connection may have closed just before it asks.
     struct Grace {
-      TimeNs until_ns = 0;  // 0: begins with the next look that has a time
+      TimeNs until_ns = 0;  // 0: set by the next Expire
       bool over = false;
     };
     std::map<std::uint32_t, Grace> graces{};
-    bool changed = false;      // what it stands on has gone: to be looked at by Expire
-    bool joins = false;        // somebody wants to be a member
-    std::uint64_t called = 0;  // the job whose ranks were told so; 0: none's
-    std::map<NodeId, std::string> announced;  // what it waits for, as each node was told
+    bool changed = false;      // a report was withdrawn: Expire evaluates the question
+    bool joins = false;        // there are applicants that want to join
+    std::uint64_t called = 0;  // number of the job that was notified of it; 0: none
+    std::map<NodeId, std::string> announced;  // the wait text last sent to each node
   };
-  // A service from its start to its end, whatever connections it has had: its name and instance.
+  // Identifies a run of a service across its connections: name and instance.
   using Service = std::pair<std::string, std::uint64_t>;
-  // The last question of a service that was answered. What it said of that before it had the answer
-  // comes later over the same connection, and is no new question; where it is said over another,
-  // the answer was lost with the first.
+  // The last answered question of a service. A report of this question that arrives later over the
+  // same connection was sent before the answer and is ignored. Over another connection it means
+  // that the answer was lost, and the answer is sent again.
   struct Answered {
-    NodeId node = 0;  // to whom: of its connection
+    NodeId node = 0;  // the connection over which it was answered
     std::uint32_t question = 0;
-    std::uint32_t decision = 0;  // by which, of Known::decisions
+    std::uint32_t decision = 0;  // value of Known::decisions at the answer
     std::vector<Admission> admitted{};
   };
   struct Known {
     std::string name;
     std::uint32_t uid = 0;
     std::uint32_t epoch = 0;
-    std::uint32_t decisions = 0;        // how many there were
-    Result<Quorum> verdict = Quorum{};  // of the last
+    std::uint32_t decisions = 0;        // number of decisions so far
+    Result<Quorum> verdict = Quorum{};  // the last decision
     std::map<Service, Answered> answered;
   };
   struct Applicant {
     NodeId node = 0;
-    std::uint32_t number = 0;  // the node's
+    std::uint32_t number = 0;  // assigned by the node
     bool spare = false;
-    std::uint32_t member = 0;  // that it has become; 0: it has not
+    std::uint32_t member = 0;  // the member that it has become; 0: none yet
   };
-  // What is known of the members, one by one.
+  // The reports of all nodes, merged.
   struct View {
-    Membership membership;  // that is asked about
+    Membership membership;  // the newest that any report has
     std::uint32_t epoch = 0;
     QuorumRules rules;
     std::vector<std::uint32_t> asking;
@@ -114,7 +115,7 @@ class LedQuorums {
     std::vector<std::uint32_t> unknown;
     std::vector<LostMember> lost;
     std::vector<Applicant> applicants;
-    std::vector<std::string> elsewhere;  // nodes with members that ask, and do not meet here
+    std::vector<std::string> elsewhere;  // nodes that ask and meet at another service
   };
 
   std::uint64_t Find(const std::string& name, std::uint32_t uid) const;  // 0: there is none
@@ -124,24 +125,24 @@ class LedQuorums {
   Known& Remember(const std::string& name, std::uint32_t uid);
   void ForgetOne();
   View ViewOf(const Question& question) const;
-  // Decides it, or says what it waits for; the question may be gone afterwards.
+  // Decides the question or announces what it waits for. May erase the question.
   void Look(std::uint64_t number, TimeNs now);
   void Decide(const Question& question, View view);
   static Result<Quorum> Judge(const Question& question, View& view);
-  // Into the membership, as far as there is room and, for spares, a lost member's place.
+  // Adds applicants to the membership while there is room; spares only in place of lost members.
   static void Admit(View& view, std::uint32_t first_new);
   void NoteAnswered(Known& known, const Question& question);
   void SendVerdict(NodeId node, const ReportQuorum& report, const Known& known);
-  // Whether the report is of a question that was answered; the answer is sent again if it was lost.
+  // Whether the reported question was answered already. Sends a lost answer again.
   bool IsAnswered(NodeId node, const ReportQuorum& report);
   Service ServiceOf(NodeId node) const;
   std::string DescribeWait(const Question& question, const View& view) const;
   void AnnounceWaits(Question& question, const View& view);
-  // Where the job is said to live, to a node that does not know it.
+  // Sends the known places of the job to a node that has older ones.
   void ShowPlaces(NodeId node, const ReportQuorum& report);
-  // A member that was left out before may not come back.
+  // Refuses members that an earlier decision has excluded.
   void RefuseLeftOut(NodeId node, const ReportQuorum& report, const View& view);
-  // `members`: those of the node's; none: all, and the question is over.
+  // `members`: the members of this node to refuse; empty: all, which ends the question.
   void Refuse(NodeId node, const ReportQuorum& report, Code code, std::string cause,
               std::vector<std::uint32_t> members = {});
 

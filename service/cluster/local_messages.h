@@ -1,4 +1,4 @@
-// What the rules of this folder send to the actors of their own service. Plain values.
+// Messages from leaders and followers to the actors of their own service. Plain values.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +14,10 @@ struct ToDispatch {
   std::variant<JobForming, JobFormed, JobFailed, RankLeft, PlanOffer, PlanSwitch, SteerJob> message;
 };
 struct ToLane {
-  std::size_t lane = 0;  // place among the lanes between nodes
+  std::size_t lane = 0;  // index among the lanes between nodes
   LaneMessage message;
 };
-// Plans to be made, and what people should know.
+// Requests for plans, and events for users.
 struct ToWatch {
   std::variant<Event, MakePlan> message;
 };

@@ -1,6 +1,7 @@
-// Jobs whose last epoch lost a rank with its process. The rest of its ranks would wait in vain to
-// go on: a process that is started in the place of that rank begins, and ranks that begin and ranks
-// that go on are never one job. Pure: no clock, no network, no log.
+// Jobs whose last epoch has lost a rank together with its process. Its other ranks cannot
+// reconnect: a process that replaces the lost rank begins a job, and ranks that begin and ranks
+// that reconnect are never in one job. Used by the thread of its owner. Pure: no clock, no network,
+// no log.
 #pragma once
 
 #include <cstddef>
@@ -15,20 +16,20 @@ namespace headrace::service {
 
 class LostEpochs {
  public:
-  // Beyond that the oldest are forgotten, whose ranks then wait as long as they may.
+  // Limit; the oldest is dropped first. Its ranks then wait until their own timeout.
   static constexpr std::size_t kMax = 64;
 
   struct Loss {
     std::uint32_t uid = 0;
     std::uint32_t epoch = 0;
-    std::string cause;  // names the rank
+    std::string cause;  // a text that names the rank
   };
 
   void Note(std::string_view job, Loss loss);
-  // The job begins anew.
+  // The job starts from the beginning.
   void Forget(std::string_view job);
-  // Whether a rank that was in `after_epoch` of the job (0: in none) may go on; else why not, and
-  // what to do.
+  // Whether a rank that was in `after_epoch` of the job (0: in none) may reconnect. The error says
+  // why not, and what to do.
   Status Check(std::string_view job, std::uint32_t uid, std::uint32_t after_epoch) const;
 
  private:
@@ -36,7 +37,7 @@ class LostEpochs {
     std::string job;
     Loss loss;
   };
-  std::deque<Named> losses_;  // the newest last
+  std::deque<Named> losses_;  // oldest first
 };
 
 }  // namespace headrace::service

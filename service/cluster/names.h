@@ -1,4 +1,4 @@
-// How lists of ranks and nodes are named to people.
+// Texts for lists of ranks and nodes. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,10 @@
 
 namespace headrace::service {
 
-// "rank 3 is missing" or "ranks 2, 3 are missing"; of many the first eight and how many more.
+// "rank 3 is missing" or "ranks 2, 3 are missing". Long lists end after eight with the number of
+// others.
 std::string MissingRanks(std::span<const std::uint32_t> ranks);
-// "node b" or "nodes b, c", shortened alike.
+// "node b" or "nodes b, c", shortened in the same way.
 std::string NodeList(const std::vector<std::string>& names);
 
 }  // namespace headrace::service

@@ -1,14 +1,17 @@
-// What the service of a node and the service that leads a job say to each other. Plain values: the
-// network carries them, a simulation hands them over.
+// Messages between the service of a node and the service that leads a job. Plain values:
+// peer_wire.h puts them on the network, a simulation passes them directly.
 //
-// `job` is the number by which the two ends of one connection know a job: the node's own JobId, or,
-// for a server, a number that the leader chose. Numbers are never used again on a connection, so
-// a message about a job that one side has forgotten is recognised and ignored.
+// `job` identifies a job on one connection: it is the node's own JobId or, for a server, a number
+// that the leader chose. Numbers are never reused on a connection, so a message about a job that
+// one side has forgotten is recognised and ignored.
 //
-//   node -> leader: MessageOfNode. Report... is what happened there, Request... what people want.
-//   leader -> node: MessageOfLeader. Announce... is what holds for all nodes of the job, or what
-//     another node reported.
-//   either way: Goodbye
+//   node -> leader: MessageOfNode. Report... is what happened on the node, Request... is what a
+//   user
+//     wants.
+//   leader -> node: MessageOfLeader. Announce... is a decision for all nodes of the job, or a
+//   report
+//     of another node.
+//   both ways: Goodbye
 #pragma once
 
 #include <cstdint>
@@ -34,21 +37,21 @@
 
 namespace headrace::service {
 
-// Numbers of jobs on a server's connection; below are a node's own.
+// Numbers of jobs on a server's connection start here; lower ones are JobIds of nodes.
 inline constexpr std::uint32_t kServerNumbers = 0x80000000U;
 
 inline constexpr std::string_view kAllReduceName = "all-reduce";
 inline constexpr std::string_view kServersName = "parameter-server";
 
-// A service as it introduces itself at the beginning of a connection.
+// What a service says about itself at the beginning of a connection.
 struct NodeFacts {
   std::uint32_t protocol_version = 0;
   std::string program;                 // "headraced 0.1.0"
-  std::string name;                    // of the node
-  std::uint64_t instance = 0;          // drawn by each service at its start
-  bool server = false;                 // has no ranks, owns shares of sums
-  std::vector<std::string> addresses;  // of its lanes between nodes; opaque bytes
-  std::uint32_t gpu_lanes = 0;         // of which so many carry GPUs' memory from where it is
+  std::string name;                    // name of the node
+  std::uint64_t instance = 0;          // random, chosen by each service at its start
+  bool server = false;                 // a parameter server: has no ranks, sums shares
+  std::vector<std::string> addresses;  // addresses of its lanes between nodes; opaque bytes
+  std::uint32_t gpu_lanes = 0;         // number of these lanes that send GPU memory directly
   std::string control{};               // "host:port" where it listens; the host may be "*"
 };
 
@@ -58,23 +61,23 @@ struct JoinJob {
   std::string name;
   std::uint32_t world_size = 1;
   std::uint32_t uid = 0;
-  std::string architecture;  // kAllReduceName, kServersName or empty: as the leader has it
+  std::string architecture;  // kAllReduceName, kServersName, or empty: the leader's
 };
 struct ReportRankAttached {
   std::uint32_t job = 0;
   std::uint32_t rank = 0;
   std::int32_t pid = 0;
-  std::uint32_t after_epoch = 0;   // of the job, in which the rank was before; 0: it begins
+  std::uint32_t after_epoch = 0;   // the rank's former epoch of the job; 0: it had none
   std::uint64_t members_hash = 0;  // SessionIdentity::members_hash
 };
 struct ReportRankLost {
   std::uint32_t job = 0;
   std::uint32_t rank = 0;
   std::string cause;    // "exited or was killed"
-  bool exited = false;  // its process, which cannot come back as that rank
+  bool exited = false;  // whether its process has ended, so that it cannot reconnect
 };
-// The rank has left in an orderly way after its first `posted` operations, and after it posted
-// every gradient of its first `iterations` iterations.
+// The rank has called hr_close, after `posted` operations and after posting every gradient of its
+// first `iterations` iterations.
 struct ReportRankLeft {
   std::uint32_t job = 0;
   std::uint32_t rank = 0;
@@ -86,11 +89,11 @@ struct ReportJobFailed {
   Code code = Code::kInternal;
   std::string cause;
 };
-// All ranks of the node are gone and nothing of theirs is open.
+// All ranks of the node are gone, and none of their operations is open.
 struct ForgetJob {
   std::uint32_t job = 0;
 };
-// The answers to OpenJob, MeasureJob and StartJob; code kOk: done.
+// The answers to OpenJob, MeasureJob and StartJob; code kOk means success.
 struct JobOpened {
   std::uint32_t job = 0;
   Code code = Code::kOk;
@@ -104,67 +107,67 @@ struct JobMeasured {
 };
 struct JobStarted {
   std::uint32_t job = 0;
-  std::uint64_t hash = 0;  // of what this node uses
+  std::uint64_t hash = 0;  // hash of the agreement on this node
 };
-// All ranks of the node have handed in this layout.
+// All ranks of the node have registered this layout.
 struct ReportLayout {
   std::uint32_t job = 0;
   std::shared_ptr<const Layout> layout;  // shared with dispatch, which only reads it; never null
-  std::optional<plan::Policy> policy;    // nothing: as the leader has it
+  std::optional<plan::Policy> policy;    // nothing: the leader's
 };
-// How iterations went on the node, and what its lanes cost meanwhile.
+// The times of iterations on the node, and the costs of its lanes during them.
 struct ReportTimesSeen {
   std::uint32_t job = 0;
   NodeSeen seen;
 };
-// Somebody on the node wants plans by that policy from now on.
+// A user of the node wants another policy.
 struct RequestPolicy {
   std::uint32_t job = 0;
   plan::Policy policy = plan::Policy::kExact;
 };
-// A person on the node steers the job; that person may, as the node has checked.
+// A setting change by a user of the node. The node has checked that the user may change the job.
 struct RequestSteering {
   std::uint32_t job = 0;
   Steering steering;
 };
-// Everybody waits for a rank of this node: RankLate::text.
+// All ranks wait for a rank of this node: RankLate::text.
 struct ReportRankLate {
   std::uint32_t job = 0;
   std::string text;
 };
-// What the node's ranks have got in one block.
+// The hash of one block's result on the node.
 struct ReportBlockHashed {
   std::uint32_t job = 0;
   BlockHash hash;
 };
-// The answer to the last PlanPiece: dispatch has the plan.
+// The answer to the last PlanPiece: dispatch has accepted the plan.
 struct ReportPlanAck {
   std::uint32_t job = 0;
   std::uint32_t version = 0;
-  std::uint64_t hash = 0;       // of what this node uses
-  std::uint64_t iteration = 0;  // the last of which a block has begun here
+  std::uint64_t hash = 0;       // hash of the plan on this node
+  std::uint64_t iteration = 0;  // the last iteration of which a block has begun here
 };
 
-// Ranks of that node have lost the job, and ask who is left of it; all that the node knows of the
-// job's members, each time anew. `job` is the node's number of the question.
+// Ranks of the node have lost the job and ask which members are left. Has all that the node knows
+// of the members; each report replaces the former one. `job` is the node's number of the question.
 struct ReportQuorum {
   std::uint32_t job = 0;
   std::string name;
   std::uint32_t uid = 0;
-  Membership membership;    // the newest that any of them was in
-  std::uint32_t epoch = 0;  // the last of the job that the node has seen
+  Membership membership;    // the newest that any of its members was in
+  std::uint32_t epoch = 0;  // the last epoch of the job that the node has seen
   QuorumRules rules;
-  std::vector<MemberReport> members;  // growing; with those that it has lost
-  bool meets_here = true;             // the service that is told is where the node meets the others
-  std::uint32_t places_epoch = 0;     // of the places that it knows the job by; 0: it knows none
+  std::vector<MemberReport> members;  // in growing order, with the lost ones
+  bool meets_here = true;             // the receiver is the node's meeting place
+  std::uint32_t places_epoch = 0;     // epoch of the places that it knows; 0: it knows none
 };
-// What the node knows of where a job lives, and of who is left of it: for those that ask there.
+// The places and the membership of a job as the node knows them, for others that ask there.
 struct ReportJobPlaces {
   std::string name;
   std::uint32_t uid = 0;
   JobPlaces places;
 };
-// Nobody on the node asks any more.
+// No member on the node asks any more.
 struct LeaveQuorum {
   std::uint32_t job = 0;
 };
@@ -175,32 +178,32 @@ struct AnnounceQuorumWaits {
   std::uint32_t job = 0;
   std::string text;
 };
-// The decision. The last that is said of the question.
+// The decision. The last message about the question.
 struct AnnounceQuorum {
   std::uint32_t job = 0;
   Quorum quorum;
 };
-// There is none for those members; for all if none is named, and then it is the last that is said
-// of the question.
+// The question is refused for those members. An empty list means all members, and then it is the
+// last message about the question.
 struct AnnounceQuorumRefused {
   std::uint32_t job = 0;
   Code code = Code::kInternal;
   std::string cause;
   std::vector<std::uint32_t> members{};
 };
-// Where the job lives: the question is to be asked there, too.
+// The places of the job. The question must be asked there, too.
 struct AnnounceJobPlaces {
-  std::uint32_t job = 0;  // of the question
+  std::uint32_t job = 0;  // number of the question
   JobPlaces places;
 };
 struct AnnounceJobForming {
   std::uint32_t job = 0;
   std::string text;
-  bool refused = false;  // it names a node or rank that was refused: its users have to do something
+  bool refused = false;  // the text names a refused node or rank, so users have to act
 };
 struct OpenJob {
   std::uint32_t job = 0;
-  std::uint32_t self = 0;  // the node's place in agreement.nodes
+  std::uint32_t self = 0;  // the node's index in agreement.nodes
   Agreement agreement;
 };
 struct MeasureJob {
@@ -211,7 +214,7 @@ struct StartJob {
   std::vector<transport::CostLine> costs;
   std::uint64_t hash = 0;
 };
-// The job has failed, or this node may not take part in it. The last that is said of it.
+// The job has failed, or this node is refused. The last message about the job.
 struct AnnounceJobFailed {
   std::uint32_t job = 0;
   Code code = Code::kInternal;
@@ -224,11 +227,11 @@ struct AnnounceRankLeft {
   std::uint64_t iterations = 0;
   std::string cause;  // "rank 3 (pid 12) on node b left the job"
 };
-// Every node has forgotten the job: its links may go. The last that is said of it.
+// Every node has forgotten the job, so its links can be closed. The last message about the job.
 struct CloseJob {
   std::uint32_t job = 0;
 };
-// Every node holds the plan: it moves that iteration and later ones. The plan itself comes before,
+// Every node has the plan, which is used from that iteration on. The plan itself was sent before,
 // in pieces (PlanPiece, plan_text.h).
 struct AnnouncePlanSwitch {
   std::uint32_t job = 0;
@@ -237,24 +240,24 @@ struct AnnouncePlanSwitch {
   double before_s = 0;  // an iteration until now; 0: not known
 };
 
-// To every node with ranks, the one that asked for it too.
+// Sent to every node with ranks, including the one that requested it.
 struct AnnounceSteering {
   std::uint32_t job = 0;
   Steering steering;
 };
-// To every node but the one that reported it.
+// Sent to every node except the one that reported it.
 struct AnnounceRankLate {
   std::uint32_t job = 0;
   std::string text;
 };
 
-// Others wait to join it: they come in when its ranks meet again.
+// Others wait to join the job. They are admitted when its ranks reconnect or shrink.
 struct AnnounceMembersWait {
   std::uint32_t job = 0;
 };
 
 // ---- either way ----
-// The service is about to end the connection on purpose.
+// The service is about to close the connection.
 struct Goodbye {
   std::string cause;  // "the service on node b is stopping"
 };

@@ -1,5 +1,5 @@
-// A plan on its way from the leader to a node: its canonical text, cut into pieces, so that no
-// message is so long that others wait for it. Pure.
+// Transfer of a plan from the leader to a node: its canonical text, cut into pieces so that no
+// message delays others by its length. Pure.
 #pragma once
 
 #include <cstddef>
@@ -20,25 +20,25 @@ inline constexpr std::size_t kPlanPieceMax = std::size_t{128} << 10U;  // bytes 
 
 struct PlanPiece {
   std::uint32_t job = 0;
-  std::uint32_t version = 0;  // of the plan
-  std::uint32_t index = 0;    // of the piece, from 0
+  std::uint32_t version = 0;  // version of the plan
+  std::uint32_t index = 0;    // index of the piece, from 0
   bool last = false;
   std::shared_ptr<const std::string> text;  // shared by the messages to all nodes
 };
 
-// The pieces of `text`, which has at least one byte, for any job.
+// Cuts `text`, which must not be empty, into pieces. The caller sets their job.
 std::vector<PlanPiece> CutPlan(std::uint32_t version, std::string_view text);
 
-// Whether `plan` moves every byte of the layout's gradients exactly once, and takes all-reduces
-// apart only with `halves`.
+// Checks that `plan` moves every byte of the layout's gradients exactly once, and that it splits
+// all-reduces only if `halves` allows that.
 Status CheckPlan(const plan::Plan& plan, const Layout& layout, bool halves);
 
-// A node's side: puts pieces together.
+// A node's side: joins the pieces.
 class PlanReassembly {
  public:
-  // The plan once its last piece is here, null before. What is out of order, too long, no plan, or
-  // not one for this layout is kCorrupt, and what was gathered is dropped. `halves`: the job's
-  // plans may take all-reduces apart.
+  // Returns the plan with its last piece, null before. Returns kCorrupt and drops all pieces if a
+  // piece is out of order or too long, or if the text is not a plan for this layout. `halves`:
+  // plans of this job may split all-reduces.
   Result<std::shared_ptr<const plan::Plan>> Add(const PlanPiece& piece, const Layout& layout,
                                                 bool halves);
 

@@ -1,11 +1,11 @@
-// Where one question is asked, who is left of a job: the places of the job's services in their
-// order, which of them live as far as this node can tell, and at which of them it meets the others.
+// The services that are asked one quorum question: the places of the job's services in the order
+// that all nodes share, which of them this node can reach, and at which one it meets the others.
 // Pure.
 //
-// The question goes to all of them, so that whoever decides knows of everybody that it can reach.
-// A node meets the others at the first place that lives; it says so once it has heard of each of
-// them, or has failed to reach it: one that knows more than it does, of a decision or of one that
-// lives, has its say before.
+// The question goes to all places, so that the service that decides knows every member that it can
+// reach. The meeting place is the first place that answers. A node chooses it only after each place
+// has answered or could not be reached, because a place may know of a newer decision or of further
+// services.
 #pragma once
 
 #include <cstddef>
@@ -20,16 +20,16 @@ namespace headrace::service {
 
 struct QuorumPlace {
   enum class State : std::uint8_t {
-    kTrying,  // it is being reached
-    kUp,      // reached; it has said nothing yet
-    kHeard,
-    kGone,  // an attempt to reach it has failed, or it will not have this node; it is tried again
+    kTrying,  // connecting
+    kUp,      // connected; it has not answered yet
+    kHeard,   // it has answered
+    kGone,    // connecting failed, or it refused this node; connecting is retried
   };
   JobPlace where;
-  std::string leader;  // what this service calls it
-  bool meets = true;   // else it is only asked
+  std::string leader;  // the name of this service for it
+  bool meets = true;   // false: it is asked, but cannot be the meeting place
   State state = State::kTrying;
-  bool informed = false;  // of what is known here about the job
+  bool informed = false;  // it was sent what this node knows of the job
 
   bool IsUp() const { return state == State::kUp || state == State::kHeard; }
 };
@@ -40,11 +40,11 @@ class QuorumPlaces {
   const std::vector<QuorumPlace>& all() const { return places_; }
   QuorumPlace* Find(const std::string& leader);
   bool Has(const std::string& leader) const;
-  // Takes these instead; of those that stay the state stays.
+  // Replaces all places. A place that was there before keeps its state.
   void Replace(std::vector<QuorumPlace> places);
-  // The place at which this node meets the others; nothing: it is not known yet.
+  // Index of the place at which this node meets the others; nothing if it is not known yet.
   std::optional<std::size_t> Meeting() const;
-  // How many it could be.
+  // How many places may become the meeting place.
   std::size_t meeting_count() const;
 
  private:

@@ -1,6 +1,6 @@
-// Ranks that a node's service refused while nobody waited for them. Who comes to their job later is
-// sent the refusal at once, and not only that the rank is missing. Pure: no clock, no network,
-// no log.
+// Ranks that the service of a node has refused before their job was known to the leader. Nodes that
+// join the job later are sent the refusal at once, and not only that the rank is missing. Used by
+// the thread of its owner. Pure: no clock, no network, no log.
 #pragma once
 
 #include <cstddef>
@@ -15,20 +15,20 @@ namespace headrace::service {
 
 class RefusedRanks {
  public:
-  static constexpr std::size_t kMax = 16;  // beyond that the oldest are forgotten
+  static constexpr std::size_t kMax = 16;  // limit; the oldest is dropped first
   static constexpr TimeNs kKept = 60 * kSecond;
 
   struct Refusal {
     std::string job;
-    std::uint32_t uid = 0;  // the job's
+    std::uint32_t uid = 0;  // owner of the job
     std::string node;
-    std::string cause;  // names rank and node
+    std::string cause;  // a text that names rank and node
   };
 
   void Note(Refusal refusal, TimeNs now);
-  // The newest one of that job; nullptr: there is none that is not older than kKept.
+  // The newest refusal of that job; null if there is none or all are older than kKept.
   const Refusal* Find(std::string_view job, std::uint32_t uid, TimeNs now) const;
-  // The job goes on with a rank of that node.
+  // A rank of that node has joined the job.
   void Forget(std::string_view job, std::uint32_t uid, std::string_view node);
 
  private:
@@ -36,7 +36,7 @@ class RefusedRanks {
     Refusal refusal;
     TimeNs at_ns = 0;
   };
-  std::deque<Timed> refusals_;  // the newest last
+  std::deque<Timed> refusals_;  // oldest first
 };
 
 }  // namespace headrace::service

@@ -1,9 +1,9 @@
-// How far the other end of a connection is, and how its clock stands to ours, by the answers to the
-// questions of a pulse. Pure.
+// Round-trip time to the peer of a connection and the offset of its clock, measured by the pings of
+// the heartbeat. Pure.
 //
-// Each answer says what its clock showed; that was at some time between question and answer, so
-// the shorter the round trip the more it says. The shortest of the last few counts: an older one
-// would hide that clocks drift apart.
+// Each answer has the peer's clock, read at some time between ping and answer, so that a shorter
+// round trip gives a more exact offset. The shortest of the last few counts; older ones would hide
+// that clocks drift.
 #pragma once
 
 #include <algorithm>
@@ -17,16 +17,16 @@
 namespace headrace::service {
 
 struct RoundTrip {
-  TimeNs taken_ns = -1;  // -1: there has been none
-  TimeNs offset_ns = 0;  // their clock less ours, within half of taken_ns
+  TimeNs taken_ns = -1;  // -1: not measured yet
+  TimeNs offset_ns = 0;  // peer's clock minus ours, exact to half of taken_ns
 };
 
 class RoundTrips {
  public:
   static constexpr std::size_t kKept = 8;
 
-  // Asked when our clock showed `asked_unix_ns`; the answer took `taken_ns` and says what the
-  // other's showed. Both are clocks by IsClock.
+  // The ping was sent at `asked_unix_ns` by our clock and answered after `taken_ns` with the time
+  // of the peer's clock. IsClock must hold for both times.
   void Add(std::int64_t asked_unix_ns, TimeNs taken_ns, std::int64_t theirs_unix_ns) {
     HR_CHECK(taken_ns >= 0 && IsClock(theirs_unix_ns), taken_ns, theirs_unix_ns);
     kept_[added_++ % kKept] = {.taken_ns = taken_ns,
@@ -42,7 +42,7 @@ class RoundTrips {
     return best == end ? RoundTrip{} : *best;
   }
 
-  // Whether a clock may show that: a time since 1970 and before 2200, so no difference overflows.
+  // Whether it is a plausible time: between 1970 and 2200, so that no difference overflows.
   static bool IsClock(std::int64_t unix_ns) {
     return unix_ns >= 0 && unix_ns < kSecond * 3600 * 24 * 366 * 230;
   }
