@@ -1,0 +1,105 @@
+// Codecs on one thread, from the second-level cache and from memory: encoding with a residual,
+// decoding, and decoding onto a sum. Beside each stands a copy of the same floats.
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "tests/bench/reduce/beside_ideal.h"
+#include "transport/codec/codec.h"
+#include "transport/codec/lossless.h"
+
+namespace headrace::transport {
+namespace {
+
+enum class Work : std::uint8_t { kEncode, kDecode, kDecodeAndAdd };
+
+// Gradients as they often are: normal values whose scale differs from block to block.
+std::vector<float> Gradients(std::size_t count) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    values[i] = normal(random) * static_cast<float>(1 + i / kCodecBlock % 7);
+  }
+  return values;
+}
+
+struct CodecBench {
+  CodecBench(Codec codec_used, std::size_t count)
+      : codec(codec_used),
+        values(Gradients(count)),
+        residual(count),
+        decoded(count),
+        copied(count),
+        encoded(codec == Codec::kLossless ? count * sizeof(float) : EncodedSize(codec, count)) {
+    Encode();
+  }
+
+  void Encode() {
+    if (codec != Codec::kLossless) {
+      return transport::Encode(codec, values.data(), residual.data(), values.size(),
+                               encoded.data());
+    }
+    writer = {.out = encoded.data(), .size_max = encoded.size() - 1};
+    EncodeLossless(values.data(), values.size(), writer);
+  }
+  void Decode(bool adds) {
+    const std::byte* const input = encoded.data();
+    if (codec != Codec::kLossless) {
+      return DecodeSum(codec, {&input, 1}, values.size(), adds, 1, decoded.data());
+    }
+    LosslessReader reader{.in = {input, writer.size}};
+    DecodeLossless(reader, values.size(), decoded.data());
+  }
+  void Copy() { std::memcpy(copied.data(), values.data(), values.size() * sizeof(float)); }
+
+  Codec codec;
+  std::vector<float> values;
+  std::vector<float> residual;
+  std::vector<float> decoded;
+  std::vector<float> copied;
+  std::vector<std::byte> encoded;
+  LosslessWriter writer;
+};
+
+// Argument: bytes of float32. GB/s are of these, in whatever direction.
+void BM_Codec(benchmark::State& state, Codec codec, Work work) {
+  const auto bytes = static_cast<std::size_t>(state.range(0));
+  CodecBench bench(codec, bytes / sizeof(float));
+  RunBesideIdeal(
+      state, bytes,
+      [&] { work == Work::kEncode ? bench.Encode() : bench.Decode(work == Work::kDecodeAndAdd); },
+      [&] { bench.Copy(); });
+  state.counters["best_copy_GB_per_s"] =
+      static_cast<double>(bytes) / state.counters["best_ideal_us"] / 1e3;
+}
+
+void Sizes(benchmark::internal::Benchmark* bench) {
+  bench->UseManualTime();
+  bench->MinTime(0.05);
+  for (const std::int64_t size : {256 << 10, 16 << 20}) bench->Arg(size);
+}
+
+// What is lossless is decoded first and summed then (exchange/encoded.h).
+#define HEADRACE_BENCH_CODEC(name, codec)                                         \
+  BENCHMARK_CAPTURE(BM_Codec, name##_encode, codec, Work::kEncode)->Apply(Sizes); \
+  BENCHMARK_CAPTURE(BM_Codec, name##_decode, codec, Work::kDecode)->Apply(Sizes)
+#define HEADRACE_BENCH_SUMMED_CODEC(name, codec) \
+  HEADRACE_BENCH_CODEC(name, codec);             \
+  BENCHMARK_CAPTURE(BM_Codec, name##_decode_and_add, codec, Work::kDecodeAndAdd)->Apply(Sizes)
+
+HEADRACE_BENCH_SUMMED_CODEC(bf16, Codec::kBFloat16);
+HEADRACE_BENCH_SUMMED_CODEC(fp16, Codec::kFloat16);
+HEADRACE_BENCH_SUMMED_CODEC(int8, Codec::kInt8);
+HEADRACE_BENCH_SUMMED_CODEC(int4, Codec::kInt4);
+HEADRACE_BENCH_SUMMED_CODEC(fp8_e4m3, Codec::kFloat8E4M3);
+HEADRACE_BENCH_SUMMED_CODEC(fp8_e5m2, Codec::kFloat8E5M2);
+HEADRACE_BENCH_SUMMED_CODEC(int8_stochastic, Codec::kInt8Stochastic);
+HEADRACE_BENCH_SUMMED_CODEC(int4_stochastic, Codec::kInt4Stochastic);
+HEADRACE_BENCH_SUMMED_CODEC(sign, Codec::kSign);
+HEADRACE_BENCH_SUMMED_CODEC(topk, Codec::kTopK);
+HEADRACE_BENCH_SUMMED_CODEC(randomk, Codec::kRandomK);
+HEADRACE_BENCH_CODEC(lossless, Codec::kLossless);
+
+}  // namespace
+}  // namespace headrace::transport
