@@ -74,19 +74,19 @@ void BM_Codec(benchmark::State& state, Codec codec, Work work) {
       static_cast<double>(bytes) / state.counters["best_ideal_us"] / 1e3;
 }
 
-void Sizes(benchmark::internal::Benchmark* bench) {
+void CodecSizes(benchmark::internal::Benchmark* bench) {
   bench->UseManualTime();
   bench->MinTime(0.05);
   for (const std::int64_t size : {256 << 10, 16 << 20}) bench->Arg(size);
 }
 
 // What is lossless is decoded first and summed then (exchange/encoded.h).
-#define HEADRACE_BENCH_CODEC(name, codec)                                         \
-  BENCHMARK_CAPTURE(BM_Codec, name##_encode, codec, Work::kEncode)->Apply(Sizes); \
-  BENCHMARK_CAPTURE(BM_Codec, name##_decode, codec, Work::kDecode)->Apply(Sizes)
+#define HEADRACE_BENCH_CODEC(name, codec)                                              \
+  BENCHMARK_CAPTURE(BM_Codec, name##_encode, codec, Work::kEncode)->Apply(CodecSizes); \
+  BENCHMARK_CAPTURE(BM_Codec, name##_decode, codec, Work::kDecode)->Apply(CodecSizes)
 #define HEADRACE_BENCH_SUMMED_CODEC(name, codec) \
   HEADRACE_BENCH_CODEC(name, codec);             \
-  BENCHMARK_CAPTURE(BM_Codec, name##_decode_and_add, codec, Work::kDecodeAndAdd)->Apply(Sizes)
+  BENCHMARK_CAPTURE(BM_Codec, name##_decode_and_add, codec, Work::kDecodeAndAdd)->Apply(CodecSizes)
 
 HEADRACE_BENCH_SUMMED_CODEC(bf16, Codec::kBFloat16);
 HEADRACE_BENCH_SUMMED_CODEC(fp16, Codec::kFloat16);
