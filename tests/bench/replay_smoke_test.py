@@ -53,6 +53,11 @@ def check_case() -> None:
     case = Case(model, nodes=4, ratio=2.0, rate_mbit=1000.0)
     assert abs(case.communication_s - 15e6 * 8 / 935e6) < 1e-9
     assert abs(case.scale * model.compute_s * 2 - case.communication_s) < 1e-9
+    # One server gets what four nodes have; of eight servers each node's own link has the most.
+    for servers, times in ((1, 4), (8, 1)):
+        case = Case(model, nodes=4, ratio=1.0, rate_mbit=1000.0, servers=servers)
+        assert abs(case.communication_s - times * 10e6 * 8 / 935e6) < 1e-9, case
+        assert f"{servers} server" in case.title, case.title
     assert read_model("resnet50").bytes == 25_557_032 * 4
 
 
@@ -162,9 +167,9 @@ def check_run(build: str, *flags: str) -> str:
             return done.stdout.strip()
         assert done.returncode == 0, done.stderr + done.stdout
         result = json.loads(path.read_text())
-    assert [(case["profile"], case["nodes"], case["jitter"]) for case in result["cases"]] == [
-        ("tiny", 2, 0.0), ("tiny", 2, 0.2),
-    ], result["cases"]  # fmt: skip
+    jitters = [0.0] if "--jitter" in flags else [0.0, 0.2]
+    found = [(case["profile"], case["nodes"], case["servers"], case["jitter"]) for case in result["cases"]]
+    assert found == [("tiny", 2, int("--servers" in flags), jitter) for jitter in jitters], result["cases"]
     for case in result["cases"]:
         assert [found["policy"] for found in case["figures"]] == POLICIES, case
         for found in case["figures"]:
@@ -184,6 +189,8 @@ if __name__ == "__main__":
     reason = check_run(sys.argv[1])
     if not reason:
         reason = check_run(sys.argv[1], "--delay-us", "500")
+    if not reason:
+        reason = check_run(sys.argv[1], "--servers", "1", "--jitter", "0")
     if reason:
         print(reason)
         sys.exit(77)

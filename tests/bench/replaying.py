@@ -38,11 +38,14 @@ class Case:
     jitter: float = 0.0
     delay_us: float = 0.0  # of the links, one way
     flags: tuple[str, ...] = ()  # of the services
+    servers: int = 0  # nodes without ranks that sum for the others
 
     @property
     def communication_s(self) -> float:
-        """Of all gradients at once: what a node has to send at the rate of its link."""
-        sent = 2 * (self.nodes - 1) / self.nodes * self.model.bytes
+        """Of all gradients at once: what the busiest link carries one way, at its rate. A node sends
+        servers all it has and gets it back; a server gets its share of every node's."""  # fmt: skip
+        shares = max(1.0, self.nodes / self.servers) if self.servers else 2 * (self.nodes - 1) / self.nodes
+        sent = shares * self.model.bytes
         return sent * 8 / (self.rate_mbit * 1e6 * PAYLOAD)
 
     @property
@@ -54,7 +57,8 @@ class Case:
     def title(self) -> str:
         varying = f", times vary by {100 * self.jitter:g} %" if self.jitter else ""
         far = f", links of {self.delay_us:g} us" if self.delay_us else ""
-        return f"{self.model.name}, {self.nodes} nodes, ratio {self.ratio:g}{far}{varying}"
+        some = f" and {self.servers} server{'s' if self.servers > 1 else ''}" if self.servers else ""
+        return f"{self.model.name}, {self.nodes} nodes{some}, ratio {self.ratio:g}{far}{varying}"
 
     @property
     def seconds_max(self) -> float:
@@ -76,14 +80,15 @@ class RunningCase:
         self.build = build
         self._far: FarLinks | None = None
         self.cluster = Cluster(
-            nodes=case.nodes, rate_mbit=None if case.delay_us else case.rate_mbit
+            nodes=case.nodes + case.servers,
+            rate_mbit=None if case.delay_us else case.rate_mbit,
         )
         flags = list(case.flags)
         try:
             if case.delay_us:
                 self._far = FarLinks(self.cluster, case.rate_mbit, case.delay_us, build)
                 flags += ["--rails", DEVICE]
-            self.services = Services(self.cluster, *flags, build=build)
+            self.services = Services(self.cluster, *flags, servers=case.servers, build=build)
         except BaseException:
             self.close()
             raise
@@ -103,7 +108,7 @@ class RunningCase:
         """One job, a rank on each node; what each rank's replay says, in the order of ranks."""
         programs = []
         try:
-            for rank, node in enumerate(self.cluster.nodes):
+            for rank, node in enumerate(self.cluster.nodes[: self.case.nodes]):
                 programs.append(
                     node.start(
                         self._command(policy, job, rank, iterations, seed),
@@ -141,6 +146,7 @@ class RunningCase:
             "--scale", repr(case.scale), "--jitter", str(case.jitter), "--seed", str(seed),
             "--job", job, "--rank", str(rank), "--world-size", str(case.nodes),
             "--rendezvous", self.services.rendezvous,
+            "--architecture", "parameter-server" if case.servers else "all-reduce",
         ]  # fmt: skip
 
 
@@ -210,6 +216,7 @@ def measure_case(
         "profile": case.model.name,
         "bytes": case.model.bytes,
         "nodes": case.nodes,
+        "servers": case.servers,
         "ratio": case.ratio,
         "jitter": case.jitter,
         "delay_us": case.delay_us,

@@ -35,6 +35,7 @@ struct ReplayOptions {
   std::uint32_t rank = HR_UNSET;  // HR_UNSET: all ranks are played here
   std::uint32_t world_size = 0;
   std::string rendezvous;
+  std::string architecture;
   double timeout_seconds = 0;
   std::string trace;
 };
@@ -75,6 +76,7 @@ void AssignRanks(const ReplayOptions& options, const Globals& globals,
          .rank = first + i,
          .world_size = is_one ? options.world_size : options.ranks,
          .rendezvous = options.rendezvous,
+         .architecture = options.architecture,
          .policy = options.config.policy,
          .timeout_ms = static_cast<std::uint32_t>(options.timeout_seconds * 1000)});
     boards.push_back(has_named_board ? globals.board_path : ipc::BoardPathBeside(socket));
@@ -130,6 +132,10 @@ void AddJobOptions(CLI::App& replay, ReplayOptions& options) {
       ->check(Between(1U, kRanksMax));
   replay.add_option("--rendezvous", options.rendezvous,
                     "host or host:port where the services of the job's nodes meet");
+  replay
+      .add_option("--architecture", options.architecture,
+                  "who sums between nodes: the nodes themselves, or services with the role server")
+      ->check(CLI::IsMember(std::vector<std::string>{"all-reduce", "parameter-server"}));
   replay
       .add_option("--timeout", options.timeout_seconds,
                   "timeout of an operation in seconds; default: that of the service")

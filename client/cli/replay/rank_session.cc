@@ -37,9 +37,17 @@ Result<hr_options> OptionsOf(const AttachOptions& attach) {
                                SetField(options.program, "headracectl replay", "program")}) {
     if (!status) return status.error();
   }
-  if (attach.rendezvous.empty()) return options;  // as the environment says
-  if (Status status = SetField(options.rendezvous, attach.rendezvous, "rendezvous"); !status) {
-    return status.error();
+  // Where nothing is given, it is as the environment says.
+  if (!attach.rendezvous.empty()) {
+    if (Status status = SetField(options.rendezvous, attach.rendezvous, "rendezvous"); !status) {
+      return status.error();
+    }
+  }
+  if (!attach.architecture.empty()) {
+    if (Status status = SetField(options.architecture, attach.architecture, "architecture");
+        !status) {
+      return status.error();
+    }
   }
   return options;
 }

@@ -21,6 +21,7 @@ struct AttachOptions {
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
   std::string rendezvous;        // empty: as the environment says
+  std::string architecture;      // who sums between nodes; empty: likewise
   std::string policy;            // empty: as the service at the rendezvous is configured
   std::uint32_t timeout_ms = 0;  // of every operation; 0: the service's
 };

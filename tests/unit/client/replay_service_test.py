@@ -181,6 +181,62 @@ class ReplayOverNodes(unittest.TestCase):
             for service in (services[0], services[1]):
                 self.assertRegex(service.log(), "rank [0-3] of 4 attached")
 
+    def test_plays_every_policy_over_a_parameter_server(self):
+        # Two nodes with a rank each, and a third that has no ranks and sums.
+        with Cluster(nodes=3, loopback=True) as cluster, tempfile.TemporaryDirectory() as folder:
+            services = Services(cluster, servers=1)
+            profile = os.path.join(folder, "profile.json")
+            with open(profile, "w", encoding="utf-8") as file:
+                json.dump(PROFILE, file)
+            sockets = ",".join(services[i].socket for i in range(2))
+            command = [program(), "--json", "replay", profile, "--iterations", "4", "--scale", "0.5"]
+            command += ["--nodes", sockets, "--rendezvous", services.rendezvous]
+
+            def played(policy: str, architecture: str) -> dict:
+                options = ["--policy", policy, "--architecture", architecture]
+                run = subprocess.run(
+                    [*command, *options, "--job", f"{policy}-by-{architecture}"],
+                    capture_output=True, text=True, timeout=100, check=False,
+                )  # fmt: skip
+                self.assertEqual(run.returncode, 0, run.stderr + services[0].log())
+                return json.loads(run.stdout)
+
+            for policy in POLICIES:
+                with self.subTest(policy=policy):
+                    measured = played(policy, "parameter-server")
+                    self.assertEqual(measured["policy"], policy)
+                    self.assertEqual(measured["values_checked"], 3 + 4)
+            played("exact", "all-reduce")
+            met = [line for line in services[0].log().splitlines() if "nodes have met" in line]
+            # As the leader says; in the job by all-reduce there is no server.
+            self.assertEqual(len(met), len(POLICIES) + 1)
+            for line in met:
+                self.assertEqual("-by-parameter-server:" in line, "c (server)" in line, line)
+
+    def test_names_the_server_that_is_missing(self):
+        with Cluster(nodes=2, loopback=True) as cluster, tempfile.TemporaryDirectory() as folder:
+            services = Services(cluster)
+            profile = os.path.join(folder, "profile.json")
+            with open(profile, "w", encoding="utf-8") as file:
+                json.dump(PROFILE, file)
+            command = [program(), "replay", profile, "--architecture", "parameter-server"]
+            command += ["--timeout", "2", "--nodes", ",".join(services[i].socket for i in range(2))]
+            run = subprocess.run(
+                [*command, "--rendezvous", services.rendezvous],
+                capture_output=True, text=True, timeout=100, check=False,
+            )  # fmt: skip
+            self.assertEqual(run.returncode, 1, run.stderr)
+            self.assertIn("server", run.stderr)
+
+    def test_refuses_an_architecture_that_there_is_not(self):
+        run = subprocess.run(
+            [program(), "replay", "profile.json", "--architecture", "ring"],
+            capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
+        self.assertEqual(run.returncode, 2, run.stderr)
+        for word in ("ring", "all-reduce", "parameter-server"):
+            self.assertIn(word, run.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()
