@@ -21,15 +21,18 @@ import torch
 WIDTH = 256
 
 
+def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(4)])
+    return model, torch.optim.AdamW(model.parameters(), 1e-3)
+
+
 class Run:
     """The model, and what is written of its iterations."""
 
     def __init__(self, seconds: float, folder: Path, steps: int) -> None:
         torch.set_num_threads(1)
-        torch.manual_seed(0)
-        layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(4)]
-        self.model = torch.nn.Sequential(*layers)
-        self.adam = torch.optim.AdamW(self.model.parameters(), 1e-3)
+        self.model, self.adam = build()
         self.seconds = seconds
         self.folder = folder
         self.steps = steps
@@ -46,7 +49,7 @@ class Run:
         self._record.write(f"{time.monotonic():.6f} {number} {world}\n")
 
 
-def with_headrace(run: Run, turns: bool) -> None:
+def with_headrace(run: Run) -> None:
     import headrace
     import headrace.torch
 
@@ -59,12 +62,32 @@ def with_headrace(run: Run, turns: bool) -> None:
 
     for number in range(optimizer.iterations, run.steps):
         optimizer.zero_grad()
-        if turns:
-            optimizer._flow._recovery._transaction = number % 2 == 0
         run.iterate(run.model, step)
         run.note(number, session.world_size)
     optimizer.close()
     session.close()
+
+
+def by_turns(run: Run) -> None:
+    """Every second iteration is a transaction: two jobs of the same ranks, each with a model of its own."""
+    import headrace
+    import headrace.torch
+
+    kinds = []
+    for transaction in (True, False):
+        session = headrace.init(job="voting" if transaction else "plain")
+        model, adam = build()
+        optimizer = headrace.torch.ScheduledOptimizer(adam, model, session, transaction=transaction)
+        kinds.append((session, model, optimizer))
+    for number in range(run.steps):
+        session, model, optimizer = kinds[number % 2]
+        optimizer.zero_grad()
+        run.iterate(model, optimizer.step)
+        optimizer.synchronize()
+        run.note(number, session.world_size)
+    for session, _, optimizer in kinds:
+        optimizer.close()
+        session.close()
 
 
 def with_gloo(run: Run) -> None:
@@ -100,8 +123,10 @@ def main() -> None:
     run = Run(float(seconds), Path(folder), int(steps))
     if way == "gloo":
         with_gloo(run)
+    elif way == "turns":
+        by_turns(run)
     else:
-        with_headrace(run, way == "turns")
+        with_headrace(run)
 
 
 if __name__ == "__main__":
