@@ -4,8 +4,6 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include <algorithm>
-
 #include "ipc/base/check.h"
 #include "transport/runs.h"
 
@@ -25,18 +23,6 @@ std::uint64_t DigestPiece(const Transfer& transfer, std::uint32_t member, std::u
     XXH3_64bits_update(&state, memory + at, count * element_size);
   });
   return XXH3_64bits_digest(&state);
-}
-
-std::vector<std::uint64_t> DigestMembers(const Transfer& transfer) {
-  std::vector<std::uint64_t> digests(transfer.members_count);
-  const std::uint64_t piece = kDigestPieceSize / SizeOf(transfer.dtype);
-  for (std::uint64_t begin = 0; begin < transfer.count; begin += piece) {
-    const std::uint64_t end = std::min(transfer.count, begin + piece);
-    for (std::uint32_t member = 0; member < transfer.members_count; ++member) {
-      digests[member] += DigestPiece(transfer, member, begin, end);
-    }
-  }
-  return digests;
 }
 
 void ReportDigests(std::span<const std::uint64_t> digests, Completion& completion) {

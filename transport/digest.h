@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "transport/transport.h"
 
@@ -19,9 +18,6 @@ inline constexpr std::size_t kDigestPieceSize = std::size_t{128} << 10;
 // order have another sum. XXH3 of 64 bits, with `begin` as its seed.
 std::uint64_t DigestPiece(const Transfer& transfer, std::uint32_t member, std::uint64_t begin,
                           std::uint64_t end);
-
-// Digests all the transfer's pieces at once; a transport with threads goes piece by piece.
-std::vector<std::uint64_t> DigestMembers(const Transfer& transfer);
 
 // What the completion says of the members' digests, in their order.
 void ReportDigests(std::span<const std::uint64_t> digests, Completion& completion);

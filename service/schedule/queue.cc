@@ -198,16 +198,6 @@ std::optional<Stage> UnifiedQueue::Head(JobId job, Order order, std::uint8_t lan
   return line.waiting.front();
 }
 
-Wait UnifiedQueue::WhyHeadWaits(JobId job, Order order, std::uint8_t lane_index, TimeNs now) {
-  const Job* const found = FindJob(job);
-  if (found == nullptr) return {};
-  Lane& lane = lanes_[lane_index];
-  const Entry& entry = found->entries[lane_index];
-  const Line& line = entry.lines[static_cast<std::size_t>(order)];
-  if (line.waiting.empty()) return {};
-  return WhyWaits(lane, entry, line, Next(lane, now).entry, now);
-}
-
 std::span<const UnifiedQueue::HeadWaits> UnifiedQueue::ExplainHeads(std::uint8_t lane_index,
                                                                     TimeNs now) {
   explained_.clear();

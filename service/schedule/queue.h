@@ -141,9 +141,8 @@ class UnifiedQueue {
 
   // The order's first waiting stage on the lane; nothing when none waits.
   std::optional<Stage> Head(JobId job, Order order, std::uint8_t lane) const;
-  // Why that head is not picked now; kNone if it would be.
-  Wait WhyHeadWaits(JobId job, Order order, std::uint8_t lane, TimeNs now);
-  // The same for all heads on the lane; until the next call of any lane.
+  // All heads on the lane, and why each is not picked now; kNone if it would be. Valid until the
+  // next call for any lane.
   struct HeadWaits {
     Stage stage;
     Wait wait;

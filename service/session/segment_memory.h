@@ -59,9 +59,4 @@ class SegmentMemory {
   std::variant<Mapping, transport::DeviceImport> memory_;
 };
 
-inline Result<SegmentMemory> ToSegmentMemory(Result<Mapping> mapping) {
-  if (!mapping) return mapping.error();
-  return SegmentMemory(std::move(mapping).value());
-}
-
 }  // namespace headrace::service

@@ -180,10 +180,6 @@ NcclWays NcclTransport::ways() const {
 
 const Capabilities& NcclTransport::capabilities() const { return parts_->capabilities; }
 
-std::string NcclTransport::LibraryText() const {
-  return "NCCL " + NcclVersionText(parts_->library->version());
-}
-
 // Whether the kernels can carry it out; the error is theirs.
 Status NcclTransport::Parts::KernelsTake(const Transfer& transfer) const {
   return kernels ? (*kernels)->CheckTransfer(transfer) : Status(kernels.error());

@@ -82,8 +82,6 @@ class NcclTransport final : public Transport {
 
   // Any thread.
   NcclWays ways() const;
-  // For people: "NCCL 2.22.3".
-  std::string LibraryText() const;
 
  private:
   struct Parts;

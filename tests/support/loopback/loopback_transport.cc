@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <vector>
 
 #include "ipc/base/check.h"
 #include "tests/support/loopback/reference.h"
@@ -15,6 +17,18 @@ constexpr std::uint32_t Bit(Collective kind) { return 1U << static_cast<unsigned
 
 // A seeded failure strikes at one of the first pieces, so that short transfers fail part-way too.
 constexpr double kSeededFailurePieces = 4;
+
+std::vector<std::uint64_t> DigestMembers(const Transfer& transfer) {
+  std::vector<std::uint64_t> digests(transfer.members_count);
+  const std::uint64_t piece = kDigestPieceSize / SizeOf(transfer.dtype);
+  for (std::uint64_t begin = 0; begin < transfer.count; begin += piece) {
+    const std::uint64_t end = std::min(transfer.count, begin + piece);
+    for (std::uint32_t member = 0; member < transfer.members_count; ++member) {
+      digests[member] += DigestPiece(transfer, member, begin, end);
+    }
+  }
+  return digests;
+}
 
 }  // namespace
 

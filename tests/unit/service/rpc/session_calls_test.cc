@@ -126,8 +126,7 @@ TEST_F(SessionCallsTest, ThrowsAMappingAwayThatComesAfterTheEnd) {
   stand_->mapping().Visit<service::MapSegment>(
       0, [&token](const service::MapSegment& map) { token = map.token; });
   ASSERT_TRUE(stand_->rpc().Send(service::SegmentMapped{
-      .token = token,
-      .memory = service::ToSegmentMemory(Mapping::Map(memory_.fd.get(), kSize, true))}));
+      .token = token, .memory = ToSegmentMemory(Mapping::Map(memory_.fd.get(), kSize, true))}));
   auto response =
       loop_.Wait<capnp::Response<schema::Session::RegisterSegmentResults>>(kj::mv(pending));
   EXPECT_EQ(Read(response.getRefusal()).code, Code::kUnavailable);

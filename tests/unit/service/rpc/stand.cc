@@ -98,7 +98,7 @@ void ControlStand::Answer(service::MappingMessage& message) {
   if (const auto* device = std::get_if<service::MapDeviceSegment>(&message); device != nullptr) {
     // There is no GPU's memory here; who asks does not see the difference.
     Result<service::SegmentMemory> memory =
-        service::ToSegmentMemory(Mapping::Anonymous(device->handle.size));
+        ToSegmentMemory(Mapping::Anonymous(device->handle.size));
     if (options_.device_refusal) memory = *options_.device_refusal;
     const bool answered = rpc_inbox_->Send(
         service::SegmentMapped{.token = device->token, .memory = std::move(memory)});
@@ -113,8 +113,8 @@ void ControlStand::Answer(service::MappingMessage& message) {
   if (map == nullptr || !options_.map_segments) return;
   Result<Mapping> mapping = ipc::MapSealedMemory(map->memory.get(), map->size);
   map->memory.reset();
-  const bool sent = rpc_inbox_->Send(service::SegmentMapped{
-      .token = map->token, .memory = service::ToSegmentMemory(std::move(mapping))});
+  const bool sent = rpc_inbox_->Send(
+      service::SegmentMapped{.token = map->token, .memory = ToSegmentMemory(std::move(mapping))});
   HR_CHECK(sent);
 }
 

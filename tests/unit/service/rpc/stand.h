@@ -20,12 +20,18 @@
 #include "service/mapping/messages.h"
 #include "service/peers/peers_options.h"
 #include "service/rpc/messages.h"
+#include "service/session/segment_memory.h"
 
 namespace headrace::service {
 class PeersThread;
 }
 
 namespace headrace::support {
+
+inline Result<service::SegmentMemory> ToSegmentMemory(Result<Mapping> mapping) {
+  if (!mapping) return mapping.error();
+  return service::SegmentMemory(std::move(mapping).value());
+}
 
 inline constexpr TimeNs kPatience = 10 * kSecond;
 

@@ -7,6 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "tests/unit/service/schedule/why_head_waits.h"
+
 namespace headrace::schedule {
 namespace {
 
@@ -68,7 +70,7 @@ TEST(UnifiedQueue, StopsAJobAtItsCreditAndGoesOnWhenCreditComesBack) {
   const Stage second = *queue.Pick(0, 0);
   EXPECT_EQ(queue.InFlightBytes(0), 100U);
   EXPECT_FALSE(queue.Pick(0, 0).has_value());
-  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0, 0), Reason::kNoCredit, 0);
+  ExpectWait(WhyHeadWaits(queue, kA, Order::kPosted, 0, 0), Reason::kNoCredit, 0);
   queue.Return(second);
   EXPECT_EQ(queue.Pick(0, 0)->position, 3U);
   queue.Return(first);
@@ -137,7 +139,7 @@ TEST(UnifiedQueue, LimitsTheNumberOfStagesInFlight) {
   std::vector<Stage> picked;
   while (const std::optional<Stage> stage = queue.Pick(0, 0)) picked.push_back(*stage);
   EXPECT_EQ(picked.size(), kInFlightStagesMax);
-  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0, 0), Reason::kInFlight, kInFlightStagesMax);
+  ExpectWait(WhyHeadWaits(queue, kA, Order::kPosted, 0, 0), Reason::kInFlight, kInFlightStagesMax);
   queue.Return(picked.front());
   EXPECT_EQ(queue.Pick(0, 0)->position, kInFlightStagesMax);
 }
@@ -176,8 +178,8 @@ TEST(UnifiedQueue, ServesAHigherClassFirstWhateverTheWeights) {
     queue.Push(Make(kA, i, 100));
     queue.Push(Make(kB, i, 100));
   }
-  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0, 0), Reason::kBehindJob, kB.value);
-  ExpectWait(queue.WhyHeadWaits(kB, Order::kPosted, 0, 0), Reason::kNone, 0);
+  ExpectWait(WhyHeadWaits(queue, kA, Order::kPosted, 0, 0), Reason::kBehindJob, kB.value);
+  ExpectWait(WhyHeadWaits(queue, kB, Order::kPosted, 0, 0), Reason::kNone, 0);
   EXPECT_EQ(Serve(queue, 10), (std::map<JobId, int>{{kB, 10}}));
   EXPECT_EQ(Serve(queue, 100), (std::map<JobId, int>{{kA, 10}}));
 }
@@ -250,11 +252,11 @@ TEST(UnifiedQueue, TellsTheHeadOfALine) {
   queue.AddJob(kA, {});
   EXPECT_FALSE(queue.Head(kA, Order::kPosted, 0).has_value());
   EXPECT_FALSE(queue.Head(kB, Order::kPosted, 0).has_value());
-  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0, 0), Reason::kNone, 0);
-  ExpectWait(queue.WhyHeadWaits(kB, Order::kPosted, 0, 0), Reason::kNone, 0);
+  ExpectWait(WhyHeadWaits(queue, kA, Order::kPosted, 0, 0), Reason::kNone, 0);
+  ExpectWait(WhyHeadWaits(queue, kB, Order::kPosted, 0, 0), Reason::kNone, 0);
   queue.Push(Make(kA, 7, 1));
   EXPECT_EQ(queue.Head(kA, Order::kPosted, 0)->position, 7U);
-  ExpectWait(queue.WhyHeadWaits(kA, Order::kPosted, 0, 0), Reason::kNone, 0);
+  ExpectWait(WhyHeadWaits(queue, kA, Order::kPosted, 0, 0), Reason::kNone, 0);
 }
 
 TEST(UnifiedQueue, ForgetsAJob) {
@@ -340,7 +342,7 @@ TEST(UnifiedQueue, ThePlansBlocksGoOneAtATimeUnlessThePlanSaysOtherwise) {
   for (std::uint64_t position = 1; position <= 3; ++position) queue.Push(Planned(position, 10));
   const Stage first = *queue.Pick(0, 0);
   EXPECT_FALSE(queue.Pick(0, 0).has_value());
-  ExpectWait(queue.WhyHeadWaits(kA, Order::kPlanned, 0, 0), Reason::kInFlight, 1);
+  ExpectWait(WhyHeadWaits(queue, kA, Order::kPlanned, 0, 0), Reason::kInFlight, 1);
   queue.SetPlannedInFlightMax(kA, 2);
   EXPECT_EQ(queue.Pick(0, 0)->position, 2U);
   EXPECT_FALSE(queue.Pick(0, 0).has_value());

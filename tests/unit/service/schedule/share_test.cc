@@ -4,6 +4,7 @@
 #include <string>
 
 #include "tests/unit/service/schedule/load.h"
+#include "tests/unit/service/schedule/why_head_waits.h"
 
 namespace headrace::schedule {
 namespace {
@@ -215,8 +216,8 @@ TEST(OwnPace, ALaneTakesTwoStagesOrAsManyAsAreSmallTogether) {
   const Stage second = *queue.Pick(0, 0);
   EXPECT_EQ(second.job, kJobB);
   EXPECT_FALSE(queue.Pick(0, 0).has_value());
-  EXPECT_EQ(queue.WhyHeadWaits(kJobA, Order::kPosted, 0, 0).reason, Wait::Reason::kLaneFull);
-  EXPECT_EQ(queue.WhyHeadWaits(kJobB, Order::kPosted, 0, 0).reason, Wait::Reason::kBehindJob);
+  EXPECT_EQ(WhyHeadWaits(queue, kJobA, Order::kPosted, 0, 0).reason, Wait::Reason::kLaneFull);
+  EXPECT_EQ(WhyHeadWaits(queue, kJobB, Order::kPosted, 0, 0).reason, Wait::Reason::kBehindJob);
   queue.Return(second);
   EXPECT_EQ(queue.Pick(0, 0)->job, kJobA);
 }
@@ -257,7 +258,7 @@ TEST(Limit, SaysWhenItsJobMayGoOn) {
   EXPECT_FALSE(queue.Pick(0, kSecond).has_value());
   const TimeNs next = kSecond + kSecond * 480 / 1000;
   EXPECT_EQ(queue.NextTime(0), next);
-  const Wait wait = queue.WhyHeadWaits(kJobA, Order::kPosted, 0, kSecond);
+  const Wait wait = WhyHeadWaits(queue, kJobA, Order::kPosted, 0, kSecond);
   EXPECT_EQ(wait.reason, Wait::Reason::kRateLimit);
   EXPECT_EQ(wait.argument, 480U * kMillisecond);
   EXPECT_FALSE(queue.Pick(0, next - 1).has_value());

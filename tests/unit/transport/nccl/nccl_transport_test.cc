@@ -78,7 +78,6 @@ class NcclTransportTest : public NcclTest {
 
 TEST_F(NcclTransportTest, SumsBlocksOfAnySize) {
   Open(3, {.piece_size = 1024});
-  EXPECT_EQ(transport_->LibraryText(), "NCCL 2.28.9");
   EXPECT_TRUE(transport_->capabilities().device_memory);
   for (const std::size_t count : {1U, 2U, 255U, 257U, 10'007U}) {
     const auto members = FloatMembers(count, {2, 0, 1});
