@@ -11,7 +11,7 @@ import torch
 from headrace.errors import Timeout
 from headrace.torch import devices
 from headrace.torch.posting import StreamOperation
-from headrace.torch.work import Work
+from headrace.torch.work import Work, seconds_left
 
 
 class StreamWork(Work):
@@ -65,13 +65,16 @@ class StreamWork(Work):
     def settle(self, limit_s: float | None) -> bool:
         """Whether all has ended within that time, which the host waits for."""
         deadline = None if limit_s is None else time.monotonic() + limit_s
-        with self._lock:
-            for operation in self._operations:
-                left = None if deadline is None else deadline - time.monotonic()
-                if not self._end(operation, left):
-                    return False
+        for operation in self._operations:
+            if not self._end(operation, seconds_left(deadline)):
+                return False
+        if not self._locked(deadline):
+            return False
+        try:
             self._take_in_stream()
-            return True
+        finally:
+            self._lock.release()
+        return True
 
     def source_rank(self) -> int:
         """Of recv: who sent; the host waits for a receive from any rank."""

@@ -70,31 +70,49 @@ class Work(_Base):
     def settle(self, limit_s: float | None) -> bool:
         """Whether all has ended, for good or ill, within that time."""
         deadline = None if limit_s is None else time.monotonic() + limit_s
-        with self._lock:
-            while self._open:
-                left = None if deadline is None else deadline - time.monotonic()
-                if not self._end(self._open[0], left):
-                    return False
-                self._open.pop(0)
+        if self._settled:
+            return True
+        # Without the lock, so that other threads wait for as long as they want to.
+        for operation in tuple(self._open):
+            if not self._end(operation, seconds_left(deadline)):
+                return False
+        if not self._locked(deadline):
+            return False  # another thread is about to put the results in their places
+        try:
+            self._open.clear()
             if not self._settled:
                 self._settle()
-            return True
+        finally:
+            self._lock.release()
+        return True
+
+    def _locked(self, deadline: float | None) -> bool:
+        left = seconds_left(deadline)
+        return self._lock.acquire(timeout=-1 if left is None else left)
 
     def _end(self, operation: Operation, limit_s: float | None) -> bool:
         try:
             operation.wait(limit_s)
-        except Timeout as error:
+        except Timeout:
             if not operation.done():
                 return False
+            self._note_end(operation)  # which may have come since
+        except Exception as error:  # noqa: BLE001 - the first is raised by wait()
+            self._error = self._error or error
+        return True
+
+    def _note_end(self, operation: Operation) -> None:
+        try:
+            operation.wait(0)
+        except Timeout as error:
             # Those who look for it in torch's texts look for this word.
             text = f"{error} (the timeout of the process group)"
             self._error = self._error or Timeout(text, error.code, error.number)
         except Exception as error:  # noqa: BLE001 - the first is raised by wait()
             self._error = self._error or error
-        return True
 
     def _settle(self) -> None:
-        self._settled = True
+        # With the lock. Whoever looks without it sees the end when the results are in their places.
         if self._error is None and self._finish is not None:
             try:
                 self._finish()
@@ -103,6 +121,7 @@ class Work(_Base):
             except Exception as error:  # noqa: BLE001 - raised by wait()
                 self._error = error
         self._finish = None
+        self._settled = True
 
     def abandon(self, error: Exception) -> None:
         """Ends it with an error, whatever becomes of its operations."""
@@ -168,6 +187,11 @@ class Work(_Base):
         return result
 
 
+def seconds_left(deadline: float | None) -> float | None:
+    """Seconds until then, at least 0; None: no limit."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
 class _Part:
     """A Work in the place of an Operation."""
 
@@ -186,11 +210,13 @@ class _Part:
 
 
 class Completer:
-    """Threads that end the work somebody wants a future of, in the order it was posted.
+    """Threads that end the work somebody wants a future of, each in its own time.
 
-    DistributedDataParallel goes on when the future says so. A callback of a future may wait for another
-    one: so one thread waits for work, and when some has ended it leaves the waiting to another thread
-    before it runs callbacks. Other work has no part in it: who waits for it waits in a thread of its own.
+    DistributedDataParallel goes on when the future says so. Work that waits for another rank, such as a
+    receive, keeps no other waiting: each has a thread until it has ended, and until the callbacks of its
+    future have run, one of which may wait for another future. Threads serve further work afterwards; there
+    are as many as futures were open at a time, and no more operations than the channel holds can be. Other
+    work has no part in it: who waits for it waits in a thread of its own.
     """
 
     def __init__(self, name: str) -> None:
@@ -201,14 +227,19 @@ class Completer:
             collections.deque()
         )
         self._threads: set[threading.Thread] = set()
-        self._idle = 0  # of the threads
-        self._one_waits = False  # for the work that was posted first
+        self._free = 0  # of the threads: without work, some of which may stand in the deque
 
     def complete(self, work: Work, started: torch.futures.Future) -> None:
         """Sets ``started`` as soon as the work has ended."""
         with self._changed:
             self._work.append((work, started))
-            self._have_one_wait()
+            if self._free >= len(self._work):
+                self._changed.notify()
+                return
+            self._free += 1
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._threads.add(thread)
+            thread.start()
 
     def close(self) -> None:
         """Ends the threads, and what they wait for with an error. The session may be closed then."""
@@ -219,35 +250,23 @@ class Completer:
         for thread in others:
             thread.join()
 
-    def _have_one_wait(self) -> None:
-        if self._one_waits or not self._work:
-            return
-        if self._idle > 0:
-            self._changed.notify()
-            return
-        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._threads.add(thread)
-        thread.start()
-
     def _next(self) -> tuple[Work, torch.futures.Future] | None:
         """What this thread is to wait for from now on; None: nothing more comes."""
         with self._changed:
-            while self._one_waits or not self._work:
+            while not self._work:
                 if self._closed:
                     return None
-                self._idle += 1
                 self._changed.wait()
-                self._idle -= 1
-            self._one_waits = True
+            self._free -= 1
             return self._work.popleft()
 
     def _run(self) -> None:
         while (each := self._next()) is not None:
             work, started = each
-            while not work.settle(_LOOK_S):
+            # The more wait, the more seldom each looks.
+            while not work.settle(_LOOK_S * (1 + len(self._threads) // 16)):
                 if self._closed:
                     work.abandon(RuntimeError("the process group was shut down"))
-            with self._changed:
-                self._one_waits = False
-                self._have_one_wait()
             started.set_result(None)
+            with self._changed:
+                self._free += 1
