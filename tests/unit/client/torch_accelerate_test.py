@@ -5,6 +5,7 @@ import itertools
 import os
 import time
 import unittest
+import unittest.mock
 
 import headrace
 import headrace.torch
@@ -119,14 +120,56 @@ def after_an_error(model, optimizer):
         optimizer.step()
 
 
-def train(rank, is_accelerated, loop, options, make=network, adam=False):
+def clipped_by_the_optimizer(model, optimizer):
+    """By clip_norm=0.5 where it is accelerated. Norms of the averages, as they were before."""
+    scheduled = isinstance(optimizer, headrace.torch.ScheduledOptimizer)
+    norms = []
+    for number, batch in enumerate(batches()):
+        optimizer.zero_grad()
+        local = number % 4 == 2  # a step of this rank alone
+        with model.no_sync() if local else contextlib.nullcontext():
+            loss_of(model, batch).backward()
+        if not scheduled:
+            norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5).item())
+        optimizer.step()
+        if scheduled:
+            optimizer.synchronize()
+            norms.append(optimizer.grad_norm.item())
+    return norms
+
+
+def codecs_of_plans(rank, how):
+    """What the layout was made with, and whether an encoding that the optimizer diverges with is refused."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(64, 64))
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    session = headrace.session.Session
+    with unittest.mock.patch.object(
+        session, "layout", autospec=True, side_effect=session.layout
+    ) as layout:
+        if how == "refused":
+            try:
+                headrace.torch.accelerate(model, optimizer, compress="sign")
+            except ValueError as error:
+                return str(error)
+        optimizer = headrace.torch.accelerate(
+            model, optimizer, compress={"*.weight": "int8"}, compress_after=3
+        )
+        for _ in range(3):
+            model(torch.ones(2, 64)).sum().backward()
+            optimizer.step()
+        optimizer.close()
+    return layout.call_args.args[5:7]
+
+
+def train(rank, is_accelerated, loop, options, make=network, adam=False, more_of_plans=None):
     model = DistributedDataParallel(make(), bucket_cap_mb=0.01, **options)
     kind = torch.optim.AdamW if adam else torch.optim.SGD
     more = {} if adam else {"momentum": 0.9}
     optimizer = kind(model.parameters(), 0.05, **more)
     posted = 0
     if is_accelerated:
-        optimizer = headrace.torch.accelerate(model, optimizer)
+        optimizer = headrace.torch.accelerate(model, optimizer, **(more_of_plans or {}))
         posted = -optimizer.session.counters()["posted"]
     outcome = loop(model, optimizer)
     if is_accelerated:
@@ -241,7 +284,7 @@ def sharded_refusals(rank):
     texts = []
     model = sharded()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for options in ({"policy": "exact"}, {}, {}):
+    for options in ({"policy": "exact"}, {"clip_norm": 1.0, "compress": "int8"}, {}, {}):
         try:
             headrace.torch.accelerate(model, optimizer, **options)
         except ValueError as error:
@@ -343,7 +386,7 @@ class Accelerated(ServiceCase):
     def check(self, loop, ranks=2, backend="headrace", **options):
         make = options.pop("make", network)
         adam = options.pop("adam", False)
-        more = (loop, options, make, adam)
+        more = (loop, options, make, adam, options.pop("plans", None))
         plain = run_group(self.service, ranks, train, False, *more, backend=backend)
         ours = run_group(self.service, ranks, train, True, *more, backend=backend)
         for one, other in zip(ours, plain, strict=True):
@@ -381,6 +424,20 @@ class Accelerated(ServiceCase):
     def test_with_clipping(self):
         norms = self.check(clipped, adam=True)[0][0]
         self.assertGreater(max(norms), 0.5)
+
+    def test_clip_norm_has_the_bits_of_torchs_clipping(self):
+        for adam in (False, True):
+            with self.subTest(adam=adam):
+                plans = {"clip_norm": 0.5}
+                norms = self.check(clipped_by_the_optimizer, adam=adam, plans=plans)[0][0]
+                self.assertGreater(max(norms), 0.5)
+
+    def test_compress_reaches_the_layout(self):
+        for codecs in run_group(self.service, 2, codecs_of_plans, "taken"):
+            self.assertEqual(codecs, ({"*.weight": "int8"}, 3))
+        for text in run_group(self.service, 2, codecs_of_plans, "refused"):
+            self.assertIn("sign", text)
+            self.assertIn("AdamW", text)
 
     def test_with_evaluation_by_the_module_within(self):
         self.check(evaluated)
@@ -455,9 +512,10 @@ class Sharded(ServiceCase):
 
     def test_what_is_refused_is_named(self):
         for texts in run_group(self.service, 2, sharded_refusals):
-            self.assertEqual(len(texts), 2)
+            self.assertEqual(len(texts), 3)
             self.assertIn("policy", texts[0])
-            self.assertIn("already", texts[1])
+            self.assertIn("clip_norm and no compress", texts[1])
+            self.assertIn("already", texts[2])
 
     def test_a_rank_that_dies_is_named(self):
         ranks = start_group(self.service, 2, sharded_where_a_rank_dies)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -24,6 +24,11 @@ def accelerate(
     optimizer: torch.optim.Optimizer,
     policy: str | None = None,
     reconnect: float | None = None,
+    clip_norm: float | None = None,
+    clip_norm_type: float = 2.0,
+    compress: str | Mapping[str, str] | None = None,
+    compress_after: int = 0,
+    force_compress: bool = False,
 ) -> torch.optim.Optimizer:
     """Communication of DistributedDataParallel or fully_shard hides behind the next forward pass.
 
@@ -41,14 +46,20 @@ def accelerate(
     Of a model of fully_shard (torch 2.9) each module waits for its reduce-scatter, and takes the optimizer's
     step, just before its next forward pass gathers its parameters; nothing moves by a plan there.
 
-    All ranks of the group call it at the same place, once for a model. ``policy`` and ``reconnect`` as in
-    ScheduledOptimizer. Errors: TypeError for another kind of model; ValueError, with what to do, for a DDP
-    with communication hooks, mixed precision or parameters that it leaves out, and for parameters that are
-    not the optimizer's.
+    All ranks of the group call it at the same place, once for a model. ``policy``, ``reconnect``,
+    ``clip_norm``, which hides what clip_grad_norm_() would wait for, and ``compress`` with what belongs to
+    them are as in ScheduledOptimizer, and for DistributedDataParallel only. Errors: TypeError for another
+    kind of model; ValueError, with what to do, for a DDP with communication hooks, mixed precision or
+    parameters that it leaves out, and for parameters that are not the optimizer's.
     """
     if isinstance(model, _fsdp_module()):
-        if policy is not None or reconnect is not None:
-            raise ValueError("accelerate(): fully_shard knows no policy and no reconnect")
+        plans = {"policy": policy, "reconnect": reconnect, "clip_norm": clip_norm, "compress": compress}
+        given = [name for name, value in plans.items() if value is not None]
+        if given:
+            raise ValueError(
+                f"accelerate(): under fully_shard there is no {' and no '.join(given)}, which are of plans: "
+                "leave them out (clip by clip_grad_norm_() before step())"
+            )
         from headrace.torch.sharded import ShardedOptimizer
 
         return ShardedOptimizer(model, optimizer)
@@ -62,7 +73,18 @@ def accelerate(
     _check_parameters(model, optimizer)
     group = model.process_group
     session = attach_beside(group)
-    return _Accelerated(model, optimizer, session, policy, reconnect)
+    return _Accelerated(
+        model,
+        optimizer,
+        session,
+        policy,
+        reconnect=reconnect,
+        clip_norm=clip_norm,
+        clip_norm_type=clip_norm_type,
+        compress=compress,
+        compress_after=compress_after,
+        force_compress=force_compress,
+    )
 
 
 def _fsdp_module() -> type | tuple:
@@ -80,7 +102,7 @@ class _Accelerated(ScheduledOptimizer):
         optimizer: torch.optim.Optimizer,
         session: Session,
         policy: str | None,
-        reconnect: float | None,
+        **options: Any,
     ) -> None:
         super().__init__(
             optimizer,
@@ -89,8 +111,8 @@ class _Accelerated(ScheduledOptimizer):
             policy,
             op="sum",
             broadcast=False,  # DDP has
-            reconnect=reconnect,
             scale=1 / session.world_size,
+            **options,
         )
         self._owns_session = True
         self._flow.steps_alone = True
