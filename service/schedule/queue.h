@@ -1,31 +1,32 @@
-// The unified queue: block stages of all jobs that wait for a lane, the credits that limit how many
-// bytes a job may have in flight there, and each job's share of it.
+// The unified queue: the block stages of all jobs that wait for a lane, the credits that limit the
+// bytes that a job has in flight on a lane, and the share of the lane that each job gets.
 //
-// A job has five orders: its operations that sum, as they were posted; those that only copy; the
-// blocks of its plan; its pairs (sends with their receives); and receives of other nodes' sends,
-// which have credit of their own, or two nodes full of receives would wait for each other's sends.
-// On one lane the stages of an order go strictly by their positions. Pairs and receives go first,
-// then copies: the next computation needs them. Sums, which may be bulk that somebody computes
-// beside, go last; of equals the one whose head has waited longer goes. Credits are per order and
-// lane, so one that cannot go on never holds another's. A stage larger than the credit goes when
-// its order has nothing in flight, and an order has at most so many stages in flight, however
-// small: kInFlightStagesMax of operations, as many as the plan says of its blocks.
+// A job has five orders: operations that sum, in the order of their posts; operations that only
+// copy; blocks of the plan; pairs (sends with their receives); and receives of sends of other
+// nodes. The last have credit of their own: otherwise two nodes full of receives would wait for
+// each other's sends. On one lane the stages of an order run strictly by position. Pairs and
+// receives go first, then copies, because the next computation needs them. Sums go last, because
+// they can overlap with computation. Among equals, the order whose head has waited longest goes.
+// Credits are per order and lane, so an order that is blocked never holds the credit of another. A
+// stage that is larger than the credit runs when its order has nothing in flight. The number of
+// stages in flight is limited, too: to kInFlightStagesMax for operations and to the plan's number
+// for its blocks.
 //
-// Among jobs the higher priority class goes first. Within a class a lane is shared by weight: the
-// job that has had the fewest weighted bytes goes next, all of its orders together. Who was idle
-// or limited meanwhile has not saved up turns; whose weight changes keeps its place. A head
-// that could go and has been passed over for kWaitMaxNs goes once before its betters, among jobs
-// and among the orders of one, so that nothing starves.
+// Among jobs, the higher priority class goes first. Within a class, jobs share a lane by weight:
+// the job with the fewest weighted bytes so far, over all of its orders, goes next. A job that was
+// idle or limited does not save up turns. A job whose weight changes keeps its place. A head that
+// could run and was passed over for kWaitMaxNs goes once before heads of higher rank, among jobs
+// and among the orders of a job, so that nothing starves.
 //
-// What is on a lane goes in the lane's own order, so only what still waits here is shared. On a
-// lane whose stages never wait for anybody else (inside the node) all jobs together therefore have
-// two stages, one that moves and one that is next, or as many as are small together. On a lane
-// between nodes there must be no limit on all jobs together: two nodes could fill theirs with
-// stages of different jobs, and each would wait for what the other has no room for. There it is the
-// exchange that shares, piece by piece, among all that is in flight.
+// A lane runs its stages in its own order, so only waiting stages are shared. On a lane whose
+// stages never wait for another node, all jobs together therefore have two stages in flight, one
+// that runs and the next one, or more if they are small. A lane between nodes must not have a limit
+// for all jobs together: two nodes could fill it with stages of different jobs, and each would wait
+// for a stage for which the other has no room. There the exchange shares the network among all
+// stages in flight, piece by piece.
 //
-// Pure: no clock, thread or atomic; driven by dispatch and by the simulation alike. After AddJob
-// nothing is allocated.
+// Pure: no clock, thread or atomic. Used by dispatch on its thread, and by simulations. Allocates
+// nothing after AddJob.
 #pragma once
 
 #include <algorithm>
@@ -45,16 +46,16 @@
 
 namespace headrace::schedule {
 
-inline constexpr std::size_t kStagesMax = 1024;  // that wait, per job and lane
-// That are in flight, per order and lane: tiny stages must not fill a lane by their number.
+inline constexpr std::size_t kStagesMax = 1024;  // waiting stages per job and lane
+// Limit of stages in flight per order and lane, because many tiny stages must not fill a lane.
 inline constexpr std::uint64_t kInFlightStagesMax = 32;
-// Stages of all jobs on a lane whose stages wait for nobody: more than two stages only while they
-// are not more than this together. It is what a node sums in about 0.1 ms, so a job waits no longer
-// than twice that for what was picked before it, and what a lane needs to stay busy while dispatch
-// looks at the next records.
+// Limits of stages in flight of all jobs on a lane whose stages wait for no other node: two stages,
+// or more while they are together not larger than kOwnPaceBytesMax. A node sums that much in about
+// 0.1 ms, so that a job waits at most twice that time for stages picked before it, and the lane
+// stays busy while dispatch reads the next records.
 inline constexpr std::uint64_t kOwnPaceStagesMax = 2;
 inline constexpr std::uint64_t kOwnPaceBytesMax = std::uint64_t{1} << 20;
-// A head that could go is passed over for no longer.
+// The longest time for which a head that could run is passed over.
 inline constexpr TimeNs kWaitMaxNs = kSecond;
 
 enum class Order : std::uint8_t { kPosted, kPlanned, kPaired, kReceived, kCopied };
@@ -62,7 +63,7 @@ inline constexpr std::size_t kOrdersCount = 5;
 constexpr bool IsOfPairs(Order order) {
   return order == Order::kPaired || order == Order::kReceived;
 }
-// Of the orders of one job the one with the larger number goes first.
+// Among the orders of one job, the one with the larger number goes first.
 constexpr int UrgencyOf(Order order) {
   if (IsOfPairs(order)) return 2;
   return order == Order::kCopied ? 1 : 0;

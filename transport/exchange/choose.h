@@ -1,4 +1,5 @@
-// Which pattern a transfer takes. Pure, so that all nodes choose alike from what they agree on.
+// Chooses the algorithm of a transfer. Pure: all nodes make the same choice from what they agree
+// on.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
-// Who sends what to whom, in what order: what one node does for one piece of a transfer.
+// The messages and sums of one node for one piece of a transfer, in their order.
 //
-// A schedule is a list of rounds. All messages of a round are under way together; after they have
-// all ended, and the sum was made where there is one, the next round begins. Round numbers are the
-// same on every node of a piece, so that sender and receiver mean the same message; a node's
-// schedule leaves out the rounds in which it has nothing to do. Pure: every node can say what
-// another does.
+// A schedule is a list of rounds. All messages of a round are in flight together. When all have
+// ended, and the round's sum is made if it has one, the next round begins. Round numbers are the
+// same on every node of a piece, so that they identify a message to sender and receiver. A node's
+// schedule skips rounds in which it has nothing to do. Pure: every node can compute the schedule of
+// another.
 #pragma once
 
 #include <array>

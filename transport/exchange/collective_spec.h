@@ -1,4 +1,5 @@
-// What every node of a group must believe alike about one transfer: compared with each message.
+// The parameters of a transfer that must be equal on all nodes of its group. Compared with the
+// header of each message.
 #pragma once
 
 #include <cstddef>

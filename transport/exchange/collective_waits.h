@@ -1,7 +1,7 @@
-// Whom an open collective waits for, from what has come and what is held. Only asked about those
-// that are late: an answer may take as long as a sum.
+// Finds the member that an open collective waits for, from the messages that have arrived. Used for
+// late collectives only, because an answer may take as long as a sum.
 //
-// Part of Collectives, on the lane's thread; reads and changes nothing.
+// Part of Collectives, on the lane's thread. Changes nothing.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,9 @@
 // The collectives of one group: each is cut into pieces, which move round by round, in the same
 // order on every node (README.md).
 //
-// The wire's calls (Announced, Sent, Received) keep account, and accept what is due. Sums and what
-// is to be sent happen in Advance and Begin; what is to be sent waits at the pacer for its turn.
+// The wire's calls (Announced, Sent, Received) only record what happened and accept messages that
+// are due. Advance and Begin make the sums and queue messages at the pacer, which sends them in
+// turn.
 //
 // Part of Group, on the lane's thread. Nothing is allocated after AllocateStaging, except the texts
 // of a failure.

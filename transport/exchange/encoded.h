@@ -1,5 +1,5 @@
-// Elements of a transfer on their way into an encoding and out of it. Their memory may be of
-// several runs; the encoding is of the elements, one behind the other.
+// Encodes and decodes elements of a transfer. Their memory may consist of several runs; the
+// encoding has the elements one after another.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,10 @@
 // Collectives between nodes, over any wire.
 //
-// A transfer is cut into pieces; a piece moves in rounds by its schedule (collective_schedule.h);
-// the group it runs in keeps account (group.h). This class is the entry point: it finds the group
-// that a post or a message is for, and shares the thread's time among groups, a sum at a time.
+// A transfer is cut into pieces, a piece moves in rounds by its schedule (collective_schedule.h),
+// and the transfer's group has the state (group.h). This class is the entry point: it finds the
+// group of a post or a message, and divides the thread's time among groups, one sum at a time.
 //
-// The lane's thread.
+// Used on the lane's thread only.
 #pragma once
 
 #include <memory>

@@ -1,10 +1,10 @@
-// For how long a lane between nodes has moved bytes or summed them: its busy time.
+// Measures the busy time of a lane between nodes: the time in which it moved or summed bytes.
 //
-// Seen is that the wire has moved something, at each call of DoWork. The time since it last did so
-// counts, with two limits: while the wire has messages that it can move by itself, kStuckAfter of
-// the pacer, since a wire that moved nothing for longer is held up by its peer; else, where only
-// other nodes may send something, kArrivalGap, beyond which nothing was on its way. So a lane whose
-// transfers wait for a slow peer is not busy, whoever sends and however the messages travel.
+// Each call of DoWork shows whether the wire has moved bytes. The time since it last did so counts
+// as busy, up to a limit. While the wire has messages to send, the limit is kStuckAfter of the
+// pacer: a wire that moves nothing for longer is held up by its peer. Otherwise, when only other
+// nodes may send, the limit is kArrivalGap: after a longer gap nothing was in flight. So a lane
+// that waits for a slow peer is not busy.
 //
 // Pure: time comes in as an argument.
 #pragma once

@@ -1,10 +1,10 @@
-// One group of nodes, as one of its members: its links, its three kinds of traffic (collectives,
-// sends and receives, notices), and its end.
+// A group of nodes from the view of one member: its links, its three kinds of traffic (collectives,
+// sends and receives, notices), and its failure.
 //
-// The lane's thread. The wire's calls come from inside Wire::Progress (Announced, Sent, Received,
-// LinkFailed): they keep account, and accept what is due. Everything else happens in Step. A group
-// that has failed stays failed: its transfers cannot be repaired, since nobody knows which of their
-// bytes were moved where.
+// Used on the lane's thread only. The wire calls Announced, Sent, Received and LinkFailed from
+// inside Wire::Progress; they only record what happened and accept messages that are due.
+// Everything else happens in Step. A group that has failed stays failed: its transfers cannot be
+// repaired, because it is unknown which of their bytes have arrived.
 //
 // Nothing is allocated after Open, except notices and the texts of a failure.
 #pragma once

@@ -1,7 +1,7 @@
-// Why a group has failed. A failure ends everything of its group, so there is one of them: the
-// first cause wins, except over a guess.
+// The cause of a group's failure. A failure ends everything in its group, so one is kept: the
+// first, but a known cause replaces a guess.
 //
-// Part of Group, on the lane's thread. Noted as soon as it is known and carried out by Group::Step.
+// Part of Group, on the lane's thread. Recorded when it is found, executed by Group::Step.
 #pragma once
 
 #include <cstdint>

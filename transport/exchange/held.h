@@ -1,4 +1,4 @@
-// Messages that came before their turn: of a transfer not yet posted here, or of a later round.
+// Messages that arrived early: for a transfer that is not posted here yet, or for a later round.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a group may have under way at one time. Pure: each node must come to the same numbers.
+// Limits of what a group may have in flight. Pure: all nodes must compute the same numbers.
 #pragma once
 
 #include <cstddef>

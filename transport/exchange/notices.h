@@ -1,14 +1,15 @@
-// The notices of one group (network.h): a few bytes to another node, in the order in which they
-// were sent.
+// The notices of one group (network.h): short messages to other nodes, delivered in the order in
+// which they were sent.
 //
-// Messages of one link may overtake each other, so each has a number, and what comes early is kept
-// until those before it are there. A node has at most kNoticesWindow of them on their way to
-// another, or there and not taken; each message says how many its sender has taken, and where there
-// is none to say it with, one without bytes does.
+// Messages of one link may overtake each other, so notices are numbered, and an early one is kept
+// until those before it have arrived. A node has at most kNoticesWindow notices in flight to
+// another node, including those that the receiver has not taken yet. Each message says how many its
+// sender has taken; an empty message says so if there is none to send.
 //
-// They go past the pacer, which counts them: what they are about cannot move before they are there.
+// Notices bypass the pacer, which only counts them, because the data that they announce cannot move
+// before they have arrived.
 //
-// Part of Group, on the lane's thread. The wire's calls keep account only.
+// Part of Group, on the lane's thread. The wire's calls only record what happened.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// The collectives of a group that are open on this node, and their pieces under way: which exist,
-// which have room, and which positions are over. How they move is Collectives' business.
+// The collectives of a group that are open on this node and their pieces in flight: which exist,
+// which have room, and which positions have ended. Collectives moves them.
 //
 // Part of Collectives, on the lane's thread. Allocates nothing after its construction.
 #pragma once

@@ -1,4 +1,4 @@
-// How a transfer is cut into pieces, and who owns them. Pure, and the same on every node.
+// Cuts a transfer into pieces and assigns their owners. Pure, and the same on every node.
 #pragma once
 
 #include <cstddef>

@@ -1,19 +1,18 @@
-// The sends and receives of one group: each between this node and one other, beside the group's
-// collectives and in no order with them.
+// The sends and receives of one group. Each is between this node and one other, and independent of
+// the order of the group's collectives.
 //
-// A send is cut into pieces, of which each peer has at most kPiecesPerPeer on their way; a receive
-// takes any of its pieces at any time, straight into its memory. So a send never waits for anything
-// but the links, because its receive is there before it begins (network.h); and a receive waits for
-// nothing but its send. Nothing here holds up a collective's piece, and the pacer lets what is sent
-// here go before those.
+// A send is cut into pieces; at most kPiecesPerPeer of them are in flight to a peer. A receive
+// takes its pieces in any order, directly into its memory. A send waits only for the links, because
+// its receive is posted before it begins (network.h), and a receive waits only for its send. They
+// never delay a piece of a collective by waiting, and the pacer sends their messages first.
 //
-// Where a send and receive meet, the receive says that it is there by a message without bytes;
-// the send keeps its pieces until that has come. What comes before the send was posted is kept, of
-// each peer as many as it can have receives open.
+// A receive announces itself to its send by a message without bytes, and the send holds its pieces
+// until that has arrived. Announcements that arrive before the send is posted are kept, for each
+// peer as many as it may have receives open.
 //
-// Part of Group, on the lane's thread. The wire's calls keep account only; what is to be sent and
-// what has ended is found by Push and End. Allocates when a receive of more pieces than any before
-// is posted, and not otherwise.
+// Part of Group, on the lane's thread. The wire's calls only record what happened; Push finds what
+// is to be sent, End what has ended. Allocates only when a receive with more pieces than any before
+// is posted.
 #pragma once
 
 #include <cstdint>

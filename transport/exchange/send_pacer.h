@@ -1,16 +1,15 @@
-// Whose message goes next: between the groups of a lane and the wire.
+// Chooses the message that is sent next. Stands between the groups of a lane and the wire.
 //
-// Toward each peer at most so many bytes are given to the wire and not yet sent; what else there is
-// to send waits here, where the order can still be chosen. When there is room, the group of the
-// highest priority that has something for that peer goes, and among its equals the one that has had
-// the fewest bytes for its weight (start-time fair queueing): over all peers, since they share this
-// node's way out. A group that had nothing to send saves up but a few turns. A message whose turn
-// has not come for kPatience goes once before its betters. A peer that takes nothing holds up what
-// is for it, and nothing else. Of one group and peer, the more urgent flow goes before the others,
-// unless the group has them go in turn: then the one whose message has waited for longer.
+// A limited number of bytes for each peer is handed to the wire; further messages wait here, where
+// their order can still be chosen. When there is room, the group with the highest priority that has
+// a message for the peer sends. Among groups of equal priority it is the one with the fewest bytes
+// for its weight (start-time fair queueing), counted over all peers, because they share this node's
+// network. A group that had nothing to send saves up only a few turns. A message that has waited
+// for kPatience goes once before those of higher rank. A peer that takes no messages delays only
+// its own. Within one group and peer the more urgent flow goes first, or, if the group's flows go
+// in turn, the one whose message has waited longest.
 //
-// Pure: time comes in by AdvanceTo, and nothing here waits for anything but a call of Ended. Room
-// for everything is taken by OpenFlow.
+// Pure: time is set by AdvanceTo, and room is freed only by Ended. OpenFlow allocates all memory.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Slots of equal size in the wire's memory, where messages wait to be summed.
+// Slots of equal size in memory of the wire, for received messages that wait to be summed.
 #pragma once
 
 #include <cstddef>

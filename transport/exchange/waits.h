@@ -1,13 +1,16 @@
-// For whom a transfer waits, by what has come and what has not. Pure.
+// Finds the members that a transfer waits for, from the messages that have and have not arrived.
+// Pure.
 //
-// Which member holds a transfer up cannot always be seen: that a sum has not come from its owner
-// may be because the owner waits for a third. But schedules say what each member needs before it
-// can send, and every message that has come proves that all on its way had begun its piece. So, in
-// this order:
-//  1. Where messages have not come that their senders needed nothing from others for, it is those
-//     senders; in the first pieces, as many as there are members, so that each owner has one.
-//  2. Where all on the way of a message but one are known to have begun its piece, it is that one.
-//  3. Else the sender, of the first piece: it can say more.
+// The member that delays a transfer is not always the sender of a missing message: the owner of a
+// sum may itself wait for a third member. Schedules tell what each member needs before it can send,
+// and a message that has arrived proves that all members on its path have begun its piece. The
+// rules, in this order:
+//  1. If a message is missing that its sender can send without input from others, it is that
+//  sender.
+//     Only as many first pieces as there are members are looked at, so that each owner has one.
+//  2. If all members but one on the path of a missing message are known to have begun its piece, it
+//     is that one.
+//  3. Otherwise it is the sender of the first missing piece, which may know more.
 #pragma once
 
 #include <array>

@@ -1,8 +1,8 @@
-// Messages between nodes, as the exchange needs them: sent from where the bytes lie, received to
-// where the receiver chooses when the message is announced.
+// The interface of the exchange to a network: messages are sent from the memory where their bytes
+// are, and received into memory that the receiver chooses when a message is announced.
 //
-// One thread. Everything that is asked for ends in exactly one call of WireEvents, which comes from
-// inside Progress only; until then the memory belongs to the wire. Messages of one link may
+// Used by one thread. Every request ends in exactly one call of WireEvents, which is made only from
+// inside Progress. Until then the request's memory belongs to the wire. Messages of one link may
 // overtake each other.
 #pragma once
 
@@ -32,23 +32,23 @@ struct MessageHeader {
   std::uint8_t kind = 0;  // Collective
   std::uint8_t dtype = 0;
   std::uint8_t reduction = 0;
-  std::uint8_t round = 0;  // of the piece's schedule
+  std::uint8_t round = 0;  // round of the piece's schedule
   std::uint32_t root = 0;
   std::uint32_t piece = 0;
   std::uint16_t sender = 0;  // member number
-  std::uint8_t codec = 0;    // what the bytes are: Codec::Kind, and its parameter
+  std::uint8_t codec = 0;    // the encoding of the bytes: Codec::Kind and its parameter
   std::uint8_t codec_parameter = 0;
   std::uint32_t divisor = 0;
-  std::uint32_t root_rank = 0;  // of the root's, where a member stands for several
-  // Of a wire of several rails, 0 elsewhere: the message's number on its link, and the first that
-  // has not come the other way.
+  std::uint32_t root_rank = 0;  // rank within the root member, which may have several
+  // Used by a wire of several rails, else 0: the message's number on its link, and the number of
+  // the first message that has not arrived in the other direction.
   std::uint64_t sequence = 0;
   std::uint64_t acknowledged = 0;
 };
 static_assert(sizeof(MessageHeader) == 88 && std::is_trivially_copyable_v<MessageHeader>);
 
 using LinkId = std::uint32_t;
-// A message that was announced and waits for Accept or Drop.
+// An announced message that waits for Accept or Drop.
 using ArrivalId = std::uint64_t;
 
 class WireEvents {

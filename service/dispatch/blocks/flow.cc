@@ -236,8 +236,9 @@ void Flow::End(Job& job, Operation& operation, TimeNs now) {
   plans_.Advance(job, now);
 }
 
-// A receive that nobody has sent anything for has nothing to say: who sends later is received by
-// the next. What was refused or lost is another matter, as long as there is somebody to hear it.
+// The rank at the other side is told how the pair ended, with two exceptions. A receive that timed
+// out, or that takes any source, has matched no send, so a later send is matched with the next
+// receive. A rank that is gone cannot be told.
 void Flow::ClosePair(Job& job, Pair& pair) {
   Operation& operation = pair.operation;
   const bool timed_out = operation.failure && operation.failure->code == Code::kTimeout;
