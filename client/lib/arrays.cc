@@ -1,5 +1,6 @@
 #include "client/lib/arrays.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -16,7 +17,8 @@ std::size_t TableOffset(const ArrayUse& use) {
 }
 
 std::size_t SizeOf(const ArrayUse& use) {
-  if (use.parts.empty()) return use.size;
+  // An operation of nothing has a place of its own, too.
+  if (use.parts.empty()) return std::max<std::size_t>(use.size, 1);
   return TableOffset(use) + use.parts.size() * sizeof(ipc::PartRow);
 }
 

@@ -9,6 +9,7 @@ namespace headrace::client {
 namespace {
 
 ArrayUse UseOf(const Request& request, void* array, std::size_t size, const Asker& asker) {
+  if (size == 0) return {};  // `array` may be null
   const auto memory = static_cast<std::byte*>(array);
   const ArrayPiece whole{memory, 0, size};
   const std::size_t part = size / asker.world_size;
@@ -95,13 +96,10 @@ Status CheckRequest(const Request& request, std::uint64_t count, const Asker& as
                                  : fmt::format("the job has {} ranks", asker.world_size)));
   }
   const bool in_parts = kind == Collective::kReduceScatter || kind == Collective::kAllGather;
-  if (count == 0 || (in_parts && count % asker.world_size != 0)) {
+  if (in_parts && count % asker.world_size != 0) {
     return Error(Code::kInvalidArgument,
-                 fmt::format("{} of {} elements: {}", Name(kind), count,
-                             count == 0 ? "there must be at least one"
-                                        : fmt::format("the count must be a multiple of the {} "
-                                                      "ranks",
-                                                      asker.world_size)));
+                 fmt::format("{} of {} elements: the count must be a multiple of the {} ranks",
+                             Name(kind), count, asker.world_size));
   }
   return {};
 }
@@ -136,7 +134,10 @@ Result<ipc::Record> TensorRecordOf(const Request& request, const hr_tensor* tens
 
 Result<ArrayRequest> ArrayRequestOf(const Request& request, void* array, std::uint64_t count,
                                     std::uint8_t dtype, const Asker& asker) {
-  if (array == nullptr) return Error(Code::kInvalidArgument, "the array is NULL");
+  if (array == nullptr && count != 0) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("the array is NULL, and its count is {}", count));
+  }
   const Result<DType> type = CheckArray(request, count, dtype, asker);
   if (!type) return type.error();
   return ArrayRequest{RecordOf(request, *type, count),

@@ -180,13 +180,11 @@ TEST_F(SessionTest, RefusesOperationsThatCannotBeMeant) {
   const hr_range beyond{1, 100};
   const hr_range odd{0, 99};
   const hr_range wrapped{UINT64_MAX, 2};
-  const hr_range empty{5, 0};
   hr_operation* out = &operation_;
   hr_session* session = &handle_;
   refused(hr_all_reduce(session, nullptr, nullptr, HR_SUM, out, &error_), "NULL");
   refused(hr_all_reduce(session, tensor, &beyond, HR_SUM, out, &error_), "tensor's 100");
   refused(hr_all_reduce(session, tensor, &wrapped, HR_SUM, out, &error_), "tensor's 100");
-  refused(hr_all_reduce(session, tensor, &empty, HR_SUM, out, &error_), "at least one");
   refused(hr_all_reduce(session, tensor, nullptr, static_cast<hr_reduction>(6), out, &error_),
           "reduction 6");
   refused(hr_broadcast(session, tensor, nullptr, 4, out, &error_), "rank 4");
@@ -211,6 +209,30 @@ TEST_F(SessionTest, RefusesOperationsThatCannotBeMeant) {
   refused(hr_wait(session, 1, 0, &error_), "never posted");
   EXPECT_FALSE(service_->HasRecord());
   EXPECT_EQ(operation_, 0U);
+}
+
+TEST_F(SessionTest, PostsOperationsOfNothing) {
+  hr_tensor* tensor = Tensor(100);
+  const hr_range empty{5, 0};
+  const auto expect_posted = [this](hr_status status, Collective kind) {
+    ASSERT_EQ(status, HR_OK) << error_.text;
+    const ipc::Record record = service_->Serve();
+    EXPECT_EQ(record.kind, static_cast<std::uint8_t>(kind));
+    EXPECT_EQ(record.count, 0U);
+    EXPECT_EQ(hr_wait(&handle_, operation_, -1, &error_), HR_OK) << error_.text;
+  };
+  hr_operation* out = &operation_;
+  hr_session* session = &handle_;
+  for (int i = 0; i < 3; ++i) {
+    expect_posted(hr_all_reduce(session, tensor, &empty, HR_SUM, out, &error_),
+                  Collective::kAllReduce);
+    expect_posted(hr_all_reduce_array(session, nullptr, 0, HR_FLOAT32, HR_SUM, out, &error_),
+                  Collective::kAllReduce);
+    expect_posted(hr_all_gather_pieces(session, 0, HR_UINT8, nullptr, 0, nullptr, 0, out, &error_),
+                  Collective::kAllGather);
+    expect_posted(hr_send_array(session, nullptr, 0, HR_UINT8, 3, 7, out, &error_), ipc::kSend);
+    expect_posted(hr_recv_array(session, nullptr, 0, HR_UINT8, 3, 7, out, &error_), ipc::kReceive);
+  }
 }
 
 TEST_F(SessionTest, SendsAndReceivesWithRankAndTagAndSaysWhoSent) {
