@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import struct
 from collections.abc import Iterator
 from unittest import mock
 
@@ -90,6 +91,24 @@ class DoubledGpu:
         self._check(allocate(ctypes.byref(address), ctypes.c_size_t(size)))
         return address.value
 
+    def map_pieces(self, count: int, size: int = 2 << 20) -> int:
+        """So many pieces of memory one behind the other, as torch's expandable segments have them."""
+        address, whole = ctypes.c_uint64(), ctypes.c_size_t(count * size)
+        self._check(self.driver.cuMemAddressReserve(ctypes.byref(address), whole, ctypes.c_size_t(0),
+                                                    ctypes.c_uint64(0), ctypes.c_uint64(0)))  # fmt: skip
+        # CUmemAllocationProp: pinned, exported as a descriptor, of this GPU.
+        properties = struct.pack("=IIIi16x", 1, 1, 1, self.number)
+        for piece in range(count):
+            memory = ctypes.c_uint64()
+            self._check(self.driver.cuMemCreate(ctypes.byref(memory), ctypes.c_size_t(size), properties,
+                                                ctypes.c_uint64(0)))  # fmt: skip
+            at = ctypes.c_uint64(address.value + piece * size)
+            self._check(self.driver.cuMemMap(at, ctypes.c_size_t(size), ctypes.c_size_t(0), memory,
+                                             ctypes.c_uint64(0)))  # fmt: skip
+            self._check(self.driver.cuMemRelease(memory))
+        access = struct.pack("=IiI", 1, self.number, 3)  # CUmemAccessDesc: to read and write
+        self._check(self.driver.cuMemSetAccess(address, whole, access, ctypes.c_size_t(1)))
+        return address.value
 
     def free(self, address: int) -> None:
         """cuMemFree."""

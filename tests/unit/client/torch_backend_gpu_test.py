@@ -186,9 +186,7 @@ def stream_goes_on(rank, goes_on):
     with a_gpu(gpu), unittest.mock.patch.object(Operation, "wait_on", WAIT_ON):
         tensor = Memory(gpu, "allocated").tensor(torch.full((16,), rank + 1.0))
         if rank == 1:
-            deadline = time.monotonic() + 60
-            while not os.path.exists(goes_on) and time.monotonic() < deadline:
-                time.sleep(0.001)
+            wait_for_file(goes_on)
         work = dist.all_reduce(tensor, async_op=True)
         idle = None
         if rank == 0:
@@ -278,6 +276,73 @@ def unlike_memory(rank):
     return ""
 
 
+def at_address(address, count):
+    """A tensor of float32 in memory of the double."""
+    region = Region(address, 4 * count, 0, None)
+    return torch.from_dlpack(_Placed(region, "float32", (count,), 0))
+
+
+def of_one_segment(rank):
+    """How often memory is shared for tensors that begin in one piece of a segment and end in others."""
+    gpu = DoubledGpu()
+    with a_gpu(gpu), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        base = gpu.map_pieces(3)
+        short, long, longest = (at_address(base + 256 * i, (i << 19) + 64) for i in range(3))
+        with unittest.mock.patch.object(Arena, "__init__", autospec=True,
+                                        side_effect=Arena.__init__) as made:  # fmt: skip
+            for tensor in (short, long, short, longest, long, short, longest):
+                dist.all_reduce(tensor.fill_(rank + 1.0))
+                assert tensor.unique().tolist() == [3.0], tensor
+        places = group_of().poster.places
+        return made.call_count, len(places._on_gpus), len(places._replaced), len(told)
+
+
+def of_a_segment_in_use(rank, goes_on):
+    """Whether a piece that was in use when more of its segment was needed is taken back afterwards."""
+    gpu = DoubledGpu()
+    places = group_of().poster.places
+    with a_gpu(gpu), unittest.mock.patch.object(Operation, "wait_on", WAIT_ON):
+        base = gpu.map_pieces(2)
+        short, long = at_address(base, 64), at_address(base + 256, (1 << 19) + 64)
+        short.fill_(1.0), long.fill_(1.0)
+        if rank == 1:
+            wait_for_file(goes_on)
+        works = [dist.all_reduce(short, async_op=True)]
+        first = places._on_gpus[base]
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            works.append(dist.all_reduce(long, async_op=True))
+        known = places._on_gpus[base]
+        assert known is not first and not told, (known, first, told)
+        if rank == 0:
+            assert places._replaced == [first], "the test has posted too late"
+            open(goes_on, "x").close()
+        for work in works:
+            work.settle(60)
+        dist.all_reduce(long)
+        gpu.synchronize()
+        assert places._on_gpus[base] is known and not places._replaced
+        is_released = first.arena._segment is None
+        return short.unique().tolist(), long.unique().tolist(), is_released
+
+
+def in_more_pieces(rank):
+    gpu = DoubledGpu()
+    with a_gpu(gpu), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        tensor = at_address(gpu.map_pieces(3), (5 << 20) // 4).fill_(1.0)
+        with unittest.mock.patch.object(headrace.torch.places, "PIECES_MAX", 2):
+            dist.all_reduce(tensor)
+        return tensor.unique().tolist(), [str(each.message) for each in told]
+
+
+def wait_for_file(path):
+    deadline = time.monotonic() + 60
+    while not os.path.exists(path) and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
 class OnAGpu(DoubledGpuCase):
     def test_every_collective_gives_what_it_gives_on_the_host(self):
         plain = run_group(self.service, 2, plainly)
@@ -300,6 +365,20 @@ class OnAGpu(DoubledGpuCase):
             self.assertEqual([value for _, _, value in seen], [1.0, 21.0, 41.0])
             self.assertEqual(len({number for _, number, _ in seen}), 3)
             self.assertLess(len({base for base, _, _ in seen}), 3, "no address was used again")
+
+    def test_tensors_that_begin_in_one_piece_of_a_segment_share_it_once_for_each_length(self):
+        self.assertEqual(run_group(self.service, 2, of_one_segment), [(3, 1, 0, 0)] * 2)
+
+    def test_a_piece_in_use_is_taken_back_once_it_is_not(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = run_group(self.service, 2, of_a_segment_in_use, os.path.join(folder, "goes-on"))
+        self.assertEqual(ranks, [([2.0], [4.0], True)] * 2)
+
+    def test_a_tensor_in_more_pieces_than_can_be_shared_is_copied(self):
+        for values, told in run_group(self.service, 2, in_more_pieces):
+            self.assertEqual(values, [2.0])
+            self.assertEqual(len(told), 1, told)
+            self.assertIn("more than 2 pieces", told[0])
 
     def test_wait_is_the_streams(self):
         with tempfile.TemporaryDirectory() as folder:

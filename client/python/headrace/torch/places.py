@@ -41,17 +41,23 @@ class Place:
         return self.by_type[name].range(offset, array.numel())
 
     def release(self) -> None:
-        """Takes it back from the service. Busy while operations on it are open."""
-        for name in list(self.by_type):
-            self.by_type.pop(name).release()
+        """Takes it back from the service. Busy while operations on it are open: it may be tried again."""
+        for name, tensor in list(self.by_type.items()):
+            tensor.release()
+            del self.by_type[name]
         self.arena.release()
+
+    def holds(self, size: int, numbers: tuple[int, ...]) -> bool:
+        """Whether it is, or begins with, these allocations."""
+        return self.size >= size and self.numbers[: len(numbers)] == numbers
 
 
 class Places:
     """The shared memory of one session: of the host as arenas of empty(), of GPUs as torch allocates it.
 
     An allocation on a GPU is shared when a tensor in it is first used, as a whole, and taken back when the
-    driver says that another one lies at its address, or many more have been used since. Of one thread at a time.
+    driver says that another one lies at its address, or many more have been used since. Of a segment in pieces
+    that is as far as the longest tensor reaches that begins in the same piece. Of one thread at a time.
     """
 
     def __init__(self, session: Session) -> None:
@@ -59,6 +65,7 @@ class Places:
         self._host: list[Place] = []  # by address
         self._bases: list[int] = []  # of them
         self._on_gpus: dict[int, Place] = {}  # by address; the last one used stands last
+        self._replaced: list[Place] = []  # were in use when others took their places
         self._has_told: set[str] = set()
 
     def add_host(self, size: int) -> Arena:
@@ -82,7 +89,7 @@ class Places:
         self, pieces: Sequence[tuple[int, torch.Tensor]], count: int
     ) -> Range | None:
         """Of the array that these pieces make up one behind the other, without gaps in memory."""
-        if not self._host and devices.device_of(pieces[0][1]) is None:
+        if count == 0 or (not self._host and devices.device_of(pieces[0][1]) is None):
             return None
         end, address = 0, None
         for offset, part in pieces:
@@ -113,12 +120,16 @@ class Places:
             if 0 in numbers:  # so nobody could tell it from the next one at its address
                 self._tell("the driver does not number allocations")
                 return None
+            if base + size < _end(array):
+                self._tell(f"it lies in more than {PIECES_MAX} pieces")
+                return None
             known = self._on_gpus.pop(base, None)
-            if known is not None and (known.size, known.numbers) != (size, numbers):
-                known.release()
+            if known is not None and not known.holds(size, numbers):
+                self._replaced.append(known)
                 known = None
+            self._replaced = [place for place in self._replaced if not _is_released(place)]
             if known is None:
-                known = Place(base, size, self._share(base, size, array), numbers)
+                known = Place(base, size, self._share(base, size), numbers)
             self._on_gpus[base] = known
             self._drop_old()
             return known
@@ -136,17 +147,15 @@ class Places:
             numbers.append(found.number)
         return base, end - base, tuple(numbers)
 
-    def _share(self, base: int, size: int, array: torch.Tensor) -> Arena:
+    def _share(self, base: int, size: int) -> Arena:
         memory = Foreign.__new__(Foreign)
         memory.address, memory.owner = base, None
         return Arena(self._session, size, around=memory)
 
     def _drop_old(self) -> None:
         for base in list(self._on_gpus)[: len(self._on_gpus) - _KEPT_MAX]:
-            try:
-                self._on_gpus[base].release()
-            except Error:
-                return  # in use; the next one looks again
+            if not _is_released(self._on_gpus[base]):
+                return  # the next one looks again
             del self._on_gpus[base]
 
     def _tell(self, why: str) -> None:
@@ -158,6 +167,15 @@ class Places:
             "(said once)",
             stacklevel=2,
         )
+
+
+def _is_released(place: Place) -> bool:
+    """Whether it could be taken back now: not while operations on it are open."""
+    try:
+        place.release()
+    except Error:
+        return False
+    return True
 
 
 def _end(array: torch.Tensor) -> int:
