@@ -435,7 +435,7 @@ void FollowedQuorums::Handle(const std::string& leader, const AnnounceJobPlaces&
       if (each.address.empty()) each.address = from.where.address;
     }
   }
-  jobs_.directory().Hear(question->second.key, std::move(places));
+  jobs_.directory().OnReported(question->second.key, std::move(places));
 }
 
 void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorum& message) {

@@ -4,7 +4,7 @@
 
 namespace headrace::service {
 
-void FormerLeaders::Tell(const Told& told) {
+void FormerLeaders::SendPlaces(const Told& told) {
   const JobPlaces* known = jobs_.directory().Find(told.first);
   if (known == nullptr) return;
   JobPlaces places = *known;
@@ -16,7 +16,7 @@ void FormerLeaders::Tell(const Told& told) {
 
 void FormerLeaders::OnLeaderUp(const std::string& leader) {
   for (const auto& [told, meant] : told_) {
-    if (told.second == leader) Tell(told);
+    if (told.second == leader) SendPlaces(told);
   }
 }
 
@@ -36,7 +36,7 @@ void FormerLeaders::Refresh() {
       const auto [told, is_new] = told_.insert_or_assign({key, *leader}, true);
       if (!is_new) continue;
       jobs_.KeepLeader(*leader);
-      if (jobs_.IsUp(*leader)) Tell(told->first);
+      if (jobs_.IsUp(*leader)) SendPlaces(told->first);
     }
   }
   std::erase_if(told_, [this](const auto& entry) {

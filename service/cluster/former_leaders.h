@@ -25,7 +25,7 @@ class FormerLeaders {
   using Told =
       std::pair<JobDirectory::JobKey, std::string>;  // job, and the name of its former leader
 
-  void Tell(const Told& told);
+  void SendPlaces(const Told& told);
 
   FollowedJobs& jobs_;
   std::map<Told, bool> told_;  // value: still a former leader, so its connection is kept

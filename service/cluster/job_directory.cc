@@ -57,7 +57,7 @@ const JobPlaces* JobDirectory::Find(const JobKey& job) const {
   return found == known_.end() ? nullptr : &found->places;
 }
 
-void JobDirectory::Hear(const JobKey& job, JobPlaces places) {
+void JobDirectory::OnReported(const JobKey& job, JobPlaces places) {
   const JobPlaces* known = Find(job);
   if (known == nullptr || IsNewer(places, *known)) Note(job, std::move(places));
 }

@@ -58,7 +58,7 @@ class JobDirectory {
 
   const JobPlaces* Find(const JobKey& job) const;
   // What another service reported: recorded if it is newer than what is known.
-  void Hear(const JobKey& job, JobPlaces places);
+  void OnReported(const JobKey& job, JobPlaces places);
   // What this service found out: recorded unless it is older than what is known.
   void Note(const JobKey& job, JobPlaces places);
   // The job runs. `leader` is the place of the leading service as this service reaches it.

@@ -167,7 +167,7 @@ void LedQuorums::Handle(NodeId node, const ReportQuorum& report) {
            entry.second.members.end();
   });
   RefuseLeftOut(node, report, ViewOf(question));
-  Look(number, kNoTime);
+  Evaluate(number, kNoTime);
 }
 
 void LedQuorums::ShowPlaces(NodeId node, const ReportQuorum& report) {
@@ -194,7 +194,7 @@ void LedQuorums::Handle(NodeId node, const ReportJobPlaces& report) {
   JobPlaces places = report.places;
   places.ShowOwn({.node = from.facts.name, .address = from.control});
   const std::uint64_t before = jobs_.directory().changes();
-  jobs_.directory().Hear({report.name, report.uid}, std::move(places));
+  jobs_.directory().OnReported({report.name, report.uid}, std::move(places));
   const std::uint64_t number = Find(report.name, report.uid);
   if (number == 0 || jobs_.directory().changes() == before) return;
   Question& question = quorums_.at(number);
@@ -265,7 +265,7 @@ void LedQuorums::Expire(TimeNs now) {
     });
     if (question.changed || is_due) due.push_back(number);
   }
-  for (const std::uint64_t number : due) Look(number, now);
+  for (const std::uint64_t number : due) Evaluate(number, now);
 }
 
 LedQuorums::View LedQuorums::ViewOf(const Question& question) const {
@@ -346,7 +346,7 @@ void LedQuorums::AnnounceWaits(Question& question, const View& view) {
   }
 }
 
-void LedQuorums::Look(std::uint64_t number, TimeNs now) {
+void LedQuorums::Evaluate(std::uint64_t number, TimeNs now) {
   Question& question = quorums_.at(number);
   View view = ViewOf(question);
   question.changed = false;

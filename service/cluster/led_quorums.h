@@ -126,7 +126,7 @@ class LedQuorums {
   void ForgetOne();
   View ViewOf(const Question& question) const;
   // Decides the question or announces what it waits for. May erase the question.
-  void Look(std::uint64_t number, TimeNs now);
+  void Evaluate(std::uint64_t number, TimeNs now);
   void Decide(const Question& question, View view);
   static Result<Quorum> Judge(const Question& question, View& view);
   // Adds applicants to the membership while there is room; spares only in place of lost members.

@@ -139,7 +139,7 @@ void SlowRanks::EndRound(Job& job, TimeNs now) {
     const std::uint32_t others = MedianOfOthers(slow, rank);
     SlowStreak& streak = slow.streaks[rank];
     if (own < others + kExcessMin || own * 100 < others * kSlowPercent) {
-      if (std::exchange(streak, {}).named) Tell(job, {.rank = rank});
+      if (std::exchange(streak, {}).named) ReportSlowRank(job, {.rank = rank});
       continue;
     }
     if (streak.rounds++ == 0) streak.since_ns = now;
@@ -150,17 +150,17 @@ void SlowRanks::EndRound(Job& job, TimeNs now) {
         streak.own * slow.streaks[*slowest].others > slow.streaks[*slowest].own * streak.others) {
       slowest = rank;
     }
-    if (!std::exchange(streak.named, true)) Tell(job, SlowRankOf(rank, streak, now));
+    if (!std::exchange(streak.named, true)) ReportSlowRank(job, SlowRankOf(rank, streak, now));
   }
   if (!slowest || !MayEvict(job)) return;
   slow.evicting = true;
   SlowRank evicted = SlowRankOf(*slowest, slow.streaks[*slowest], now);
   evicted.evicted = true;
-  Tell(job, evicted);
+  ReportSlowRank(job, evicted);
 }
 
 // A rank is named, and is not any more, once in a bound at most.
-void SlowRanks::Tell(const Job& job, const SlowRank& slow) {
+void SlowRanks::ReportSlowRank(const Job& job, const SlowRank& slow) {
   peers_.Send(SteerJob{
       job.id(), {.kind = SteeringKind::kSlowRank, .value = slow.Value(), .uid = job.owner_uid()}});
 }

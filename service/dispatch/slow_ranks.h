@@ -63,7 +63,7 @@ class SlowRanks {
   static std::uint32_t MedianOfOthers(const SlowNotes& slow, std::uint32_t rank);
   static bool MayEvict(const Job& job);
   // To all nodes of the job, this one included.
-  void Tell(const Job& job, const SlowRank& slow);
+  void ReportSlowRank(const Job& job, const SlowRank& slow);
   std::optional<Eviction> OnSlowRank(Job& job, const SlowRank& slow);
 
   Outgoing<PeersMessage>& peers_;

@@ -117,14 +117,14 @@ void Lines::Accept(Instance from, const std::string& leader, std::uint64_t attem
   const auto status = std::make_shared<Status>();
   Carry(id, Side::kDialer, [this, id, status, attempt](Line& own) {
     SimulatedService* const dialing = Find(own.ends[0].instance);
-    if (*status) StartPulse(id, Side::kDialer);
+    if (*status) StartHeartbeat(id, Side::kDialer);
     const std::string place = own.leader;
     if (*status) return dialing->Connected(place, attempt, id);
     lines_.erase(id);
     dialing->Refused(place, attempt, status->error());
   });
   *status = listener.Greet(id, dialer->facts());
-  if (*status) StartPulse(id, Side::kListener);
+  if (*status) StartHeartbeat(id, Side::kListener);
   // Should the answer be lost on its way.
   timeline_.After(kHelloTimeout, [this, id, from, leader, attempt] {
     WhenAwake(from, [this, id, from, leader, attempt] {
@@ -200,8 +200,8 @@ void Lines::EraseIfOver(LineId id) {
   }
 }
 
-void Lines::StartPulse(LineId id, Side side) {
-  lines_.at(id).at(side).pulse = service::Heartbeat(detection_ns_, timeline_.now());
+void Lines::StartHeartbeat(LineId id, Side side) {
+  lines_.at(id).at(side).heartbeat = service::Heartbeat(detection_ns_, timeline_.now());
   Ask(id, side);
   Watch(id, side);
 }
@@ -235,8 +235,8 @@ void Lines::Answer(LineId id, Side side) {
       const auto line = lines_.find(id);
       if (line == lines_.end() || !line->second.at(side).open) return;
       End& own = line->second.at(side);
-      own.pulse.Answered(timeline_.now());
-      timeline_.After(own.pulse.interval_ns(), [this, id, side] {
+      own.heartbeat.Answered(timeline_.now());
+      timeline_.After(own.heartbeat.interval_ns(), [this, id, side] {
         const auto again = lines_.find(id);
         if (again == lines_.end()) return;
         WhenAwake(again->second.at(side).instance, [this, id, side] { Ask(id, side); });
@@ -249,19 +249,19 @@ void Lines::Watch(LineId id, Side side) {
   const auto found = lines_.find(id);
   if (found == lines_.end() || !found->second.at(side).open) return;
   const TimeNs wait_ns =
-      std::max<TimeNs>(0, found->second.at(side).pulse.NextCheck() - timeline_.now());
+      std::max<TimeNs>(0, found->second.at(side).heartbeat.NextCheck() - timeline_.now());
   timeline_.After(wait_ns, [this, id, side] {
     const auto again = lines_.find(id);
     if (again == lines_.end()) return;
-    WhenAwake(again->second.at(side).instance, [this, id, side] { CheckPulse(id, side); });
+    WhenAwake(again->second.at(side).instance, [this, id, side] { CheckHeartbeat(id, side); });
   });
 }
 
-void Lines::CheckPulse(LineId id, Side side) {
+void Lines::CheckHeartbeat(LineId id, Side side) {
   const auto found = lines_.find(id);
   if (found == lines_.end() || !found->second.at(side).open) return;
   if (Find(found->second.at(side).instance) == nullptr) return;
-  if (found->second.at(side).pulse.Check(timeline_.now())) return Watch(id, side);
+  if (found->second.at(side).heartbeat.Check(timeline_.now())) return Watch(id, side);
   EndAt(id, side,
         Error(Code::kPeerLost, fmt::format("node {} does not answer for {:.1f} s",
                                            found->second.at(Other(side)).name,

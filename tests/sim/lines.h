@@ -66,7 +66,7 @@ class Lines {
     Instance instance = 0;
     std::string name;
     bool open = true;
-    service::Heartbeat pulse{kSecond, 0};  // until the line is there
+    service::Heartbeat heartbeat{kSecond, 0};  // until the line is there
     TimeNs last_arrival_ns = 0;
   };
   struct Line {
@@ -84,11 +84,11 @@ class Lines {
   void EndAt(LineId id, Side side, const Error& error);
   void Broke(LineId id, Side side, const std::string& why);
   void EraseIfOver(LineId id);
-  void StartPulse(LineId id, Side side);
+  void StartHeartbeat(LineId id, Side side);
   void Ask(LineId id, Side side);
   void Answer(LineId id, Side side);
   void Watch(LineId id, Side side);
-  void CheckPulse(LineId id, Side side);
+  void CheckHeartbeat(LineId id, Side side);
 
   bool Reaches(const std::string& from, const std::string& to) const;
   TimeNs Delay() { return static_cast<TimeNs>(dice_.Between(20'000, 2'000'000)); }

@@ -64,10 +64,10 @@ struct Neighbour {
   std::vector<std::uint64_t> sizes_;
 };
 
-enum class Company { kNone, kEqual, kHangs, kFloodsWithLarge, kFloodsWithSmall };
+enum class NeighbourKind { kNone, kEqual, kHangs, kFloodsWithLarge, kFloodsWithSmall };
 
 // The bytes of the one that is looked at, in a second.
-double Progress(std::uint64_t seed, Company company, double* of_neighbour = nullptr) {
+double Progress(std::uint64_t seed, NeighbourKind kind, double* of_neighbour = nullptr) {
   HandDrivenNode node(support::Loopback({.piece_size = kMega, .ns_per_byte = 4}), 8 * kMega);
   Neighbour subject(node, 1, kMega, 16, seed);
   std::vector<Neighbour> others;
@@ -76,10 +76,10 @@ double Progress(std::uint64_t seed, Company company, double* of_neighbour = null
                                open_max, seed + 100);
   };
   others.reserve(1);
-  if (company == Company::kEqual) add(kMega, 16);
-  if (company == Company::kHangs) add(kMega, 1000).hangs = true;
-  if (company == Company::kFloodsWithLarge) add(16 * kMega, 200);
-  if (company == Company::kFloodsWithSmall) add(64 << 10, 1000);
+  if (kind == NeighbourKind::kEqual) add(kMega, 16);
+  if (kind == NeighbourKind::kHangs) add(kMega, 1000).hangs = true;
+  if (kind == NeighbourKind::kFloodsWithLarge) add(16 * kMega, 200);
+  if (kind == NeighbourKind::kFloodsWithSmall) add(64 << 10, 1000);
   for (const TimeNs end = node.now + kSecond / 4; node.now < end;) {
     subject.Act();
     for (Neighbour& other : others) other.Act();
@@ -92,22 +92,22 @@ double Progress(std::uint64_t seed, Company company, double* of_neighbour = null
 class Neighbours : public testing::TestWithParam<std::uint64_t> {};
 
 TEST_P(Neighbours, AHangingJobCostsTheOthersNothing) {
-  const double alone = Progress(GetParam(), Company::kNone);
-  EXPECT_GE(Progress(GetParam(), Company::kHangs), 0.95 * alone);
+  const double alone = Progress(GetParam(), NeighbourKind::kNone);
+  EXPECT_GE(Progress(GetParam(), NeighbourKind::kHangs), 0.95 * alone);
 }
 
 TEST_P(Neighbours, TwoEqualJobsGetEqualBytes) {
   double other = 0;
-  const double subject = Progress(GetParam(), Company::kEqual, &other);
+  const double subject = Progress(GetParam(), NeighbourKind::kEqual, &other);
   EXPECT_NEAR(subject / other, 1, 0.05);
-  EXPECT_NEAR((subject + other) / Progress(GetParam(), Company::kNone), 1, 0.05)
+  EXPECT_NEAR((subject + other) / Progress(GetParam(), NeighbourKind::kNone), 1, 0.05)
       << "together they have what one has alone";
 }
 
 TEST_P(Neighbours, AFloodTakesNoMoreThanItsHalf) {
-  const double half = Progress(GetParam(), Company::kNone) / 2;
-  EXPECT_GE(Progress(GetParam(), Company::kFloodsWithLarge), 0.95 * half);
-  EXPECT_GE(Progress(GetParam(), Company::kFloodsWithSmall), 0.95 * half);
+  const double half = Progress(GetParam(), NeighbourKind::kNone) / 2;
+  EXPECT_GE(Progress(GetParam(), NeighbourKind::kFloodsWithLarge), 0.95 * half);
+  EXPECT_GE(Progress(GetParam(), NeighbourKind::kFloodsWithSmall), 0.95 * half);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, Neighbours, testing::Range<std::uint64_t>(1, 5));

@@ -26,8 +26,8 @@ void Multicast::UnbindTraits::Release(const Value& value) {
 Multicast::~Multicast() {
   if (!thread_.joinable()) return;
   thread_.request_stop();
-  wishes_.fetch_add(1);
-  wishes_.notify_all();
+  requests_.fetch_add(1);
+  requests_.notify_all();
 }
 
 Status Multicast::Start(OnMissing on_missing) {
@@ -84,10 +84,10 @@ bool Multicast::Matches(const Binding& binding, std::span<std::byte* const> memb
 CuAddress Multicast::Find(std::span<std::byte* const> members, std::span<const std::int8_t> devices,
                           std::uint64_t size) {
   if (members.size() < 2 || members.size() > kMembersMax || size == 0) return 0;
-  bool is_wished = false;
+  bool is_requested = false;
   for (const Binding& binding : bindings_) {
     const State state = binding.state.load(std::memory_order_acquire);
-    is_wished = is_wished || state == State::kWished;
+    is_requested = is_requested || state == State::kRequested;
     if (state != State::kBound && state != State::kRefused) continue;
     if (!Matches(binding, members, devices)) continue;
     if (state == State::kRefused) return 0;
@@ -98,13 +98,13 @@ CuAddress Multicast::Find(std::span<std::byte* const> members, std::span<const s
     const bool is_inside = offset <= binding.size && size <= binding.size - offset;
     return is_inside ? binding.address + offset : 0;
   }
-  // One at a time: all transfers of the same memory would wish for it.
-  if (!is_wished) Wish(members, devices, size);
+  // One at a time: all transfers of the same memory would request it.
+  if (!is_requested) RequestBinding(members, devices, size);
   return 0;
 }
 
-void Multicast::Wish(std::span<std::byte* const> members, std::span<const std::int8_t> devices,
-                     std::uint64_t size) {
+void Multicast::RequestBinding(std::span<std::byte* const> members,
+                               std::span<const std::int8_t> devices, std::uint64_t size) {
   for (Binding& binding : bindings_) {
     if (binding.state.load(std::memory_order_acquire) != State::kFree) continue;
     HR_CHECK(members.size() <= binding.bases.size(), members.size());
@@ -114,9 +114,9 @@ void Multicast::Wish(std::span<std::byte* const> members, std::span<const std::i
       binding.bases[i] = AddressAt(members[i]);
       binding.sizes[i] = size;
     }
-    binding.state.store(State::kWished, std::memory_order_release);
-    wishes_.fetch_add(1);
-    wishes_.notify_one();
+    binding.state.store(State::kRequested, std::memory_order_release);
+    requests_.fetch_add(1);
+    requests_.notify_one();
     return;
   }
 }
@@ -124,8 +124,8 @@ void Multicast::Wish(std::span<std::byte* const> members, std::span<const std::i
 void Multicast::Serve(const std::stop_token& stop) {
   std::uint32_t seen = 0;
   while (!stop.stop_requested()) {
-    wishes_.wait(seen);
-    seen = wishes_.load();
+    requests_.wait(seen);
+    seen = requests_.load();
     MemoryGate::Caller caller(gate_);
     while (!caller.TryBegin(MonotonicNow())) {
       if (stop.stop_requested()) return;
@@ -133,7 +133,7 @@ void Multicast::Serve(const std::stop_token& stop) {
     }
     const std::lock_guard lock(mutex_);
     for (Binding& binding : bindings_) {
-      if (binding.state.load(std::memory_order_acquire) == State::kWished) Resolve(binding);
+      if (binding.state.load(std::memory_order_acquire) == State::kRequested) Resolve(binding);
     }
   }
 }

@@ -3,7 +3,7 @@
 //
 // Mapped memory is announced here (Add) and given back before it is unmapped (Drop). Whoever moves
 // data asks for the address of a transfer's members (Find), which answers at once: at the first
-// time it has none and wishes for one, a thread of this binds the members' memory, and from then on
+// time it has none and requests one, a thread of this binds the members' memory, and from then on
 // there is an address. What cannot be bound never gets one, and `reason` says why for the first
 // such case; its asker goes another way.
 //
@@ -67,8 +67,9 @@ class Multicast {
   std::size_t bound_count() const;
 
  private:
-  // A binding's way: from kFree to kWished by the asker, on by the thread, back to kFree by Drop.
-  enum class State : std::uint32_t { kFree, kWished, kBound, kRefused };
+  // A binding's way: from kFree to kRequested by the asker, on by the thread, back to kFree by
+  // Drop.
+  enum class State : std::uint32_t { kFree, kRequested, kBound, kRefused };
 
   struct UnbindTraits {
     struct Value {
@@ -93,12 +94,12 @@ class Multicast {
   };
 
   // `state` guards the rest: stored with release after the fields, loaded with acquire before them.
-  // The asker writes while it is kFree, the thread while it is kWished.
+  // The asker writes while it is kFree, the thread while it is kRequested.
   struct Binding {
     std::atomic<State> state = State::kFree;
     std::uint32_t count = 0;
     std::array<std::int8_t, kMembersMax> devices{};
-    std::array<CuAddress, kMembersMax> bases{};  // kWished: the members' addresses
+    std::array<CuAddress, kMembersMax> bases{};  // kRequested: the members' addresses
     std::array<std::uint64_t, kMembersMax> sizes{};
     CuAddress address = 0;
     std::uint64_t size = 0;    // that is bound, from each base on
@@ -113,8 +114,8 @@ class Multicast {
 
   static bool Matches(const Binding& binding, std::span<std::byte* const> members,
                       std::span<const std::int8_t> devices);
-  void Wish(std::span<std::byte* const> members, std::span<const std::int8_t> devices,
-            std::uint64_t size);
+  void RequestBinding(std::span<std::byte* const> members, std::span<const std::int8_t> devices,
+                      std::uint64_t size);
   void Serve(const std::stop_token& stop);
   void Resolve(Binding& binding);
   Status Bind(Binding& binding, std::uint64_t piece_size);
@@ -125,8 +126,8 @@ class Multicast {
   const std::vector<CudaDevice>& devices_;
   MemoryGate& gate_;
   std::array<Binding, kBindingsMax> bindings_;
-  std::atomic<std::uint32_t> wishes_ = 0;  // counts; the thread waits for it to change
-  mutable std::mutex mutex_;               // for what follows, and bindings' `made`
+  std::atomic<std::uint32_t> requests_ = 0;  // counts; the thread waits for it to change
+  mutable std::mutex mutex_;                 // for what follows, and bindings' `made`
   std::map<CuAddress, Range> ranges_;
   std::string reason_;
   OnMissing on_missing_;

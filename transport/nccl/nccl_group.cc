@@ -48,19 +48,19 @@ void AwaitLaunches(const NcclRank& rank) {
 }  // namespace
 
 struct NcclGroup::Forming {
-  struct Seat {
+  struct LocalRank {
     CuContext context = nullptr;
     std::shared_ptr<NcclRank> rank;
   };
 
   void Run();
   NcclResult FormAll();
-  NcclResult FormOne(const Seat& local_rank);
+  NcclResult FormOne(const LocalRank& local_rank);
 
   // Copies: the group may be gone before NCCL lets this thread go.
   NcclFunctions call;
   decltype(CudaFunctions::ctx_push) push_context = nullptr;
-  std::vector<Seat> local_ranks;
+  std::vector<LocalRank> local_ranks;
   std::optional<NcclId> id;
   NcclConfig config;
 
@@ -85,7 +85,7 @@ NcclResult NcclGroup::Forming::FormAll() {
   doing = "form ranks";
   NcclResult formed = call.group_start();
   if (formed != NcclResult::kSuccess) return formed;
-  for (const Seat& local_rank : local_ranks) {
+  for (const LocalRank& local_rank : local_ranks) {
     formed = FormOne(local_rank);
     if (formed != NcclResult::kSuccess && formed != NcclResult::kInProgress) break;
   }
@@ -96,7 +96,7 @@ NcclResult NcclGroup::Forming::FormAll() {
 }
 
 // The context stays current: the thread ends with this.
-NcclResult NcclGroup::Forming::FormOne(const Seat& local_rank) {
+NcclResult NcclGroup::Forming::FormOne(const LocalRank& local_rank) {
   const NcclRank& rank = *local_rank.rank;
   doing = fmt::format("form rank {} of {}", rank.number, rank.ranks_count);
   if (push_context(local_rank.context) != CuResult::kSuccess)
