@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from itertools import accumulate, chain
 from typing import Any
@@ -66,3 +67,21 @@ def ranges_of(parts: Sequence[Any]) -> tuple[Any, Any]:
         raise ValueError("the ranges of all ranks are of one tensor")
     rows = [(each.offset, each.count) for each in ranges]
     return ranges[0].tensor.handle, (library.ElementRange * len(rows))(*rows)
+
+
+def parts_of_one_range(parts: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """The handle of their one tensor, all of them together as hr_range, and their counts.
+
+    ValueError unless they stand one behind the other.
+    """
+    ranges = [x if isinstance(x, Range) else x.range(0, x.count) for x in parts]
+    begin = end = ranges[0].offset
+    for part in ranges:
+        if part.tensor is not ranges[0].tensor or part.offset != end:
+            raise ValueError(
+                f"a part begins at element {part.offset}: those of all ranks stand one behind the other in "
+                f"one tensor, so at {end}"
+            )
+        end += part.count
+    counts = (ctypes.c_uint64 * len(ranges))(*(part.count for part in ranges))
+    return ranges[0].tensor.handle, library.ElementRange(begin, end - begin), counts

@@ -320,8 +320,16 @@ class Session:
     def all_gather_parts(
         self, outputs: Sequence[Any], x: Any, async_op: bool = False
     ) -> Operation:
-        """``outputs[r]`` becomes x of rank r: arrays of any size, the same sizes on every rank."""
+        """``outputs[r]`` becomes x of rank r: arrays of any size, the same sizes on every rank.
+
+        In place with Ranges, one behind the other in a registered Tensor, and ``outputs[this rank]`` as x.
+        """
         self._expect_one_for_each(outputs)
+        if messages.is_registered([*outputs, x]):
+            if x != outputs[self.rank]:
+                raise ValueError(f"x is not part {self.rank} of outputs, which is this rank's")
+            where = messages.parts_of_one_range(outputs)
+            return self._post_in_c("hr_all_gather_parts", where, (outputs, x), False, async_op)
         own, parts = messages.arrays_of([x]), messages.arrays_of(outputs)
         return self._post_arrays(
             "hr_all_gather", own, parts, (), (outputs, x), async_op

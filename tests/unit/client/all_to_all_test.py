@@ -84,6 +84,25 @@ def parts(session):
     return [sorted(set(each.tolist())) for each in gathered], sorted(set(reduced.tolist()))
 
 
+def parts_in_place(session):
+    """An all-gather of parts of any size where they lie, and what is refused of such."""
+    tensor = session.arena(1 << 16).tensor((6000,), "float32")
+    ranges = [tensor.range(1000, 0), tensor.range(1000, 1000), tensor.range(2000, 2000)]
+    mine = ranges[session.rank]
+    tensor.numpy()[mine.offset : mine.offset + mine.count] = session.rank + 1
+    before = session.counters()["copied_bytes"]
+    session.all_gather_parts(ranges, mine)
+    copied = session.counters()["copied_bytes"] - before
+    texts = []
+    apart = [*ranges[:2], tensor.range(2500, 2000)]
+    for outputs, x in ((apart, apart[session.rank]), (ranges, tensor.range(3, 0))):
+        try:
+            session.all_gather_parts(outputs, x)
+        except ValueError as error:
+            texts.append(str(error))
+    return tensor.numpy().tolist(), copied, texts
+
+
 def refusals(session):
     texts = []
 
@@ -148,6 +167,13 @@ class AllToAll(ServiceCase):
         for own, (gathered, reduced) in enumerate(run_ranks(self.service, 3, parts)):
             self.assertEqual(gathered, [[value_of(r, 7)] if r else [] for r in range(3)])
             self.assertEqual(reduced, [3 + 3 * own] if own else [])
+
+    def test_parts_of_one_tensor_are_gathered_without_a_copy_of_the_clients(self):
+        for values, copied, texts in run_ranks(self.service, 3, parts_in_place):
+            self.assertEqual(values, [0] * 1000 + [2] * 1000 + [3] * 2000 + [0] * 2000)
+            self.assertEqual(copied, 0)
+            self.assertEqual(len(texts), 2)
+            self.assertIn("2500", texts[0])
 
     def test_a_reduce_changes_the_root_only(self):
         for own, (first, last, most) in enumerate(run_ranks(self.service, 3, reduce)):

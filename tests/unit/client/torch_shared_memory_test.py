@@ -43,12 +43,59 @@ def collectives(rank, make):
     whole = make(200, dtype=torch.float32)
     dist.all_gather_into_tensor(whole, torch.full((100,), float(rank)))
     results.append(whole)
+    results += messages(rank, make, filled)
     output, inputs = make(100, dtype=torch.float32), filled(200)
     spared = copied() - before
     parts = list(inputs.split(100))
     dist.reduce_scatter(output, parts)
     results += [output, inputs]
     return [(str(t.dtype), t.tolist()) for t in results], spared
+
+
+def messages(rank, make, filled):
+    """What goes from each rank to others, in lists and in parts of one tensor, of one size and of several."""
+    inputs = [filled(100 + rank + 2 * other) for other in range(2)]
+    outputs = [make(100 + other + 2 * rank) for other in range(2)]
+    dist.all_to_all(outputs, inputs)
+    results = [*outputs, *inputs]
+    output, whole = make(60, 3), filled(60, 3)
+    dist.all_to_all_single(output, whole)
+    results += [output, whole]
+    sent, received = [[10, 20], [5, 25]][rank], [[10, 5], [20, 25]][rank]
+    output, whole = make(sum(received), dtype=torch.int64), filled(sum(sent), dtype=torch.int64)
+    dist.all_to_all_single(output, whole, received, sent)
+    results += [output, whole]
+    gathered = [make(50), make(50)] if rank == 1 else None
+    dist.gather(filled(50), gathered, 1)
+    results += gathered or []
+    scattered, own = [filled(70), filled(70)] if rank == 0 else None, make(70)
+    dist.scatter(own, scattered, 0)
+    results += [own, *(scattered or [])]
+    whole = make(100)
+    parts = list(whole.split([30, 70]))
+    dist.all_gather(parts, filled([30, 70][rank]))
+    # This rank's own may stand in its place already.
+    whole = make(100)
+    parts = list(whole.split([30, 70]))
+    parts[rank].fill_(rank + 5.0)
+    dist.all_gather(parts, parts[rank])
+    return [*results, whole]
+
+
+def as_it_is_not_taken(rank):
+    """Results where memory is shared and the service would not take it as it lies, which is copied then."""
+    first, second, plain = headrace.torch.empty(8), headrace.torch.empty(8), torch.empty(8)
+    assert first.data_ptr() < second.data_ptr()
+    results, before = [], copied()
+    for outputs in ([second, first], [first, plain], [plain, second]):
+        sent = [headrace.torch.empty(8).fill_(10.0 * rank + other) for other in range(2)]
+        dist.all_to_all(outputs, sent)
+        results.append([output.unique().tolist() for output in outputs])
+    between = headrace.torch.empty(24)
+    ends = [between[:8].fill_(rank), between[16:].fill_(rank)]
+    dist.all_to_all([between[8:16], plain], ends)
+    results.append([between[8:16].unique().tolist(), plain.unique().tolist()])
+    return results, copied() > before
 
 
 def in_shared_memory(rank):
@@ -164,6 +211,13 @@ class InSharedMemory(ServiceCase):
             self.assertEqual(found, expected)
             self.assertEqual(spared, 0)
             self.assertGreater(copies, 2 * 14000)
+
+    def test_what_the_service_would_not_take_as_it_lies_is_copied(self):
+        for rank, (results, copies) in enumerate(run_group(self.service, 2, as_it_is_not_taken)):
+            expected = [[float(rank)], [10.0 + rank]]
+            self.assertEqual(results[:3], [expected] * 3)
+            self.assertEqual(results[3], [[0.0], [1.0]])
+            self.assertTrue(copies)
 
     def test_ddp_sums_its_buckets_in_place(self):
         for rebuilds in (False, True):

@@ -93,6 +93,8 @@ class Places:
             return None
         end, address = 0, None
         for offset, part in pieces:
+            if not part.numel():
+                continue  # which has no address
             if address is None:
                 address = part.data_ptr()
             beside = address + offset * part.element_size()
@@ -103,6 +105,37 @@ class Places:
             return None
         first = next(part for _, part in pieces if part.numel())
         return self.find(first.as_strided((count,), (1,)))
+
+    def find_messages(
+        self,
+        received: Sequence[tuple[int, torch.Tensor]],
+        sent: Sequence[tuple[int, torch.Tensor]],
+        own: int,
+    ) -> tuple[list[Range], list[Range]] | None:
+        """Where the arrays of one all_to_all, gather or scatter lie, each given with the other rank.
+
+        None where the service does not take them as they lie: all are of one arena and type, those received
+        stand in the ranks' order, and none of those between the first and the last that is sent. What rank
+        ``own``, this one, has for itself may be anywhere in the arena.
+        """
+        if not self._host:
+            return None
+        found = [self.find(array) for _, array in (*received, *sent)]
+        known = next((place for place in found if place is not None), None)
+        if known is None:
+            return None
+        for (_, array), place in zip((*received, *sent), found):
+            if array.numel() and (place is None or place.tensor is not known.tensor):
+                return None
+        ranges = [place or Range(known.tensor, 0, 0) for place in found]
+        targets, sources = ranges[: len(received)], ranges[len(received) :]
+        into = _others(received, targets, own)
+        out = sorted(_others(sent, sources, own))
+        if any(begin < end for (_, end), (begin, _) in zip(into, into[1:])):
+            return None
+        if into and out and into[0][0] < max(end for _, end in out) and out[0][0] < into[-1][1]:
+            return None
+        return targets, sources
 
     def _find_host(self, array: torch.Tensor) -> Place | None:
         if not self._host:
@@ -167,6 +200,17 @@ class Places:
             "(said once)",
             stacklevel=2,
         )
+
+
+def _others(
+    arrays: Sequence[tuple[int, torch.Tensor]], ranges: Sequence[Range], own: int
+) -> list[tuple[int, int]]:
+    """Begin and end of each that is not empty, and is for another rank."""
+    return [
+        (each.offset, each.offset + each.count)
+        for (rank, _), each in zip(arrays, ranges)
+        if rank != own and each.count
+    ]
 
 
 def _is_released(place: Place) -> bool:

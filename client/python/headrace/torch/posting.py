@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from headrace.arena import Range
 from headrace.dtypes import dtype_name, dtype_size
 from headrace.errors import Error
 from headrace.operation import Operation
-from headrace.pieces import Pieces
+from headrace.pieces import Pieces, one_by_one
 from headrace.session import Session
 from headrace.torch import devices
 from headrace.torch.outcomes import Outcomes
@@ -120,9 +120,7 @@ class Poster:
         *arguments: Any,
         writes: bool = True,
     ) -> list[Operation | StreamOperation]:
-        """One operation on an array, or none if it is empty: there is nothing to move then."""
-        if array.numel() == 0:
-            return []
+        """One operation on an array. An empty one is posted, too: other ranks match it."""
         device = devices.device_of(array)
         with self._lock:
             where = self.places.find(array)
@@ -141,8 +139,6 @@ class Poster:
         *arguments: Any,
     ) -> list[Operation | StreamOperation]:
         """The same of an array of ``count`` elements that lies in several tensors."""
-        if count == 0:
-            return []
         first = next(array for _, array in [*read, *written])
         device = devices.device_of(first)
         with self._lock:
@@ -162,6 +158,40 @@ class Poster:
             [piece for piece in written if piece[1].numel()],
         )
         return [collective(pieces, *arguments, async_op=True)]
+
+    def where(
+        self,
+        received: Iterable[tuple[int, torch.Tensor]],
+        sent: Iterable[tuple[int, torch.Tensor]],
+        own: int,
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Arrays of an all_to_all, gather or scatter, each with the other rank, as the session takes them: where
+        they lie in shared memory, or as they are, to be copied. ``own``: this rank.
+        """
+        targets, sources = list(received), list(sent)
+        with self._lock:
+            found = self.places.find_messages(targets, sources, own)
+        return found or ([array for _, array in targets], [array for _, array in sources])
+
+    def post_parts(
+        self,
+        collective: Callable[..., Operation],
+        parts: Sequence[torch.Tensor],
+        own: torch.Tensor,
+        rank: int,
+    ) -> list[Operation]:
+        """An all-gather in the host's memory of parts of any size, of which this rank gives ``own``."""
+        pieces = one_by_one(parts)
+        count = sum(part.numel() for part in parts)
+        with self._lock:
+            whole = self.places.find_whole(pieces, count)
+        if whole is None:
+            return [collective(parts, own, async_op=True)]
+        _gather_into([(pieces[rank][0], own)], _flat_of(pieces, count))
+        ranges = [
+            Range(whole.tensor, whole.offset + offset, part.numel()) for offset, part in pieces
+        ]
+        return [collective(ranges, ranges[rank], async_op=True)]
 
     def _on_gpu(
         self,

@@ -65,6 +65,7 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
         self._completer = Completer(f"headrace-{session.job}")
         self._kept: collections.deque[Work] = collections.deque(maxlen=_KEPT)
         self._together: list[Work] | None = None
+        self._sequence_number = 0
         self._rank, self._size = session.rank, session.world_size
         self._session = session
         if self._codec is not None:
@@ -110,6 +111,10 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
     def getGroupDesc(self) -> str:
         """As group_desc."""
         return self._group_description
+
+    def _get_sequence_number_for_group(self) -> int:
+        """How many collectives were posted; torch compares ranks by it."""
+        return self._sequence_number
 
     def shutdown(self) -> None:
         """Leaves the jobs in an orderly way; what is open ends with an error on the other ranks."""
@@ -294,7 +299,9 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
                     root,
                 )
         else:
-            operations = [self.session.all_gather_parts(arrays, source, async_op=True)]
+            operations = self.poster.post_parts(
+                self.session.all_gather_parts, arrays, source, self._rank
+            )
         return operations, lambda: _put_back(arrays, parts)
 
     def allgather_coalesced(
@@ -336,8 +343,11 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
             return self._exchange(list(enumerate(parts)), sent, parts)
         arrays = [elements.to_move(part) for part in parts]
         own = elements.to_move(inputs[0])
-        operation = self.session.gather(own, arrays, opts.rootRank, async_op=True)
-        return self._work([operation], parts, lambda: _put_back(arrays, parts))
+        received, (sent,) = self.poster.where(
+            enumerate(arrays), [(opts.rootRank, own)], self._rank
+        )
+        operation = self.session.gather(sent, received, opts.rootRank, async_op=True)
+        return self._work([operation], parts, lambda: _put_back(arrays, parts, own))
 
     def gather_single(self, whole: torch.Tensor, own: torch.Tensor, opts: Any) -> Work:
         """The same into one tensor of the root's."""
@@ -356,10 +366,11 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
             return self._exchange(received, list(enumerate(parts)), outputs)
         array = elements.to_move(outputs[0])
         read = [elements.to_move(part) for part in parts]
-        operation = self.session.scatter(array, read, opts.rootRank, async_op=True)
-        return self._work(
-            [operation], outputs, lambda: elements.put_back(array, outputs[0])
+        (received,), sent = self.poster.where(
+            [(opts.rootRank, array)], enumerate(read), self._rank
         )
+        operation = self.session.scatter(received, sent, opts.rootRank, async_op=True)
+        return self._work([operation], outputs, lambda: _put_back([array], outputs, read))
 
     def barrier(self, opts: Any = None) -> Work:
         """Ends when every rank has come."""
@@ -372,10 +383,8 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
         """Ends when ``other`` receives and the tensor has left, and may be used again."""
         operations = []
         for tensor in tensors:
-            operations += _post(
-                self.session.send, elements.to_move(tensor), other, tag
-            )
-        return self._work(operations, tensors, None)
+            operations += _post(self.session.send, elements.to_move(tensor), other, tag)
+        return self._work(operations, tensors, None, source=-1)
 
     def recv(self, tensors: Tensors, other: int, tag: int = 0) -> Work:
         """Of the same size and type as ``other`` sends it."""
@@ -412,8 +421,9 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
             return self._exchange(received, sent, outputs)
         arrays = [elements.to_move(output) for output in outputs]
         read = [elements.to_move(own) for own in inputs]
-        operation = self.session.all_to_all(arrays, read, async_op=True)
-        return self._work([operation], outputs, lambda: _put_back(arrays, outputs))
+        received, sent = self.poster.where(enumerate(arrays), enumerate(read), self._rank)
+        operation = self.session.all_to_all(received, sent, async_op=True)
+        return self._work([operation], outputs, lambda: _put_back(arrays, outputs, read))
 
     def all_to_all_single(
         self,
@@ -427,22 +437,13 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
         if not output.is_contiguous():
             raise ValueError("all_to_all_single: the output must be contiguous")
         array, read = elements.to_move(output), elements.to_move(whole)
+        parts = array.split(self._rows(output, output_sizes, "output", array.numel()))
+        own = read.split(self._rows(whole, input_sizes, "input", read.numel()))
         if device_of(output) is not None:
-            counts = self._rows(output, output_sizes, "output", array.numel())
-            parts = array.split(counts)
-            counts = self._rows(whole, input_sizes, "input", read.numel())
-            sent = list(enumerate(read.split(counts)))
-            return self._exchange(list(enumerate(parts)), sent, [output])
-        operation = self.session.all_to_all(
-            array,
-            read,
-            self._rows(output, output_sizes, "output", array.numel()),
-            self._rows(whole, input_sizes, "input", read.numel()),
-            async_op=True,
-        )
-        return self._work(
-            [operation], [output], lambda: elements.put_back(array, output)
-        )
+            return self._exchange(list(enumerate(parts)), list(enumerate(own)), [output])
+        received, sent = self.poster.where(enumerate(parts), enumerate(own), self._rank)
+        operation = self.session.all_to_all(received, sent, async_op=True)
+        return self._work([operation], [output], lambda: _put_back([array], [output], read))
 
     alltoall_base = all_to_all_single
 
@@ -501,8 +502,11 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
         operations: Sequence[Operation],
         result: Tensors,
         finish: Callable[[], None] | None,
-        source: int | Callable[[], int] = -1,
+        source: int | Callable[[], int] | None = None,  # of a receive; -1: of a send
     ) -> Work:
+        if source is None:
+            self._sequence_number += 1
+            source = -1
         if any(isinstance(each, StreamOperation) for each in operations):
             work: Work = StreamWork(operations, result, finish, source)
         else:
@@ -576,7 +580,8 @@ def _op(opts: Any) -> Any:
     return dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
 
 
-def _put_back(arrays: Tensors, tensors: Tensors) -> None:
+def _put_back(arrays: Tensors, tensors: Tensors, _read: Any = None) -> None:
+    # Who is to call this keeps `_read` until then: it may be read where it lies.
     for array, tensor in zip(arrays, tensors):
         elements.put_back(array, tensor)
 
