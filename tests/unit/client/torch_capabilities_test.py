@@ -388,6 +388,20 @@ def dropped(rank):
     return last.tolist()
 
 
+def dropped_sends(rank):
+    """MiB of memory that copies of sends take up, none of which is waited for."""
+    sizes = []
+    for _ in range(300):
+        if rank == 0:
+            dist.isend(torch.ones(1 << 18), 1)
+            dist.recv(torch.zeros(1), 1)
+        else:
+            dist.recv(torch.zeros(1 << 18), 0)
+            dist.send(torch.ones(1), 0)
+        sizes.append(group_of().session.counters()["staging_bytes"] >> 20)
+    return max(sizes)
+
+
 def sequence_numbers(rank):
     group, seen = group_of(), []
     for count in range(3):
@@ -432,6 +446,10 @@ class Capabilities(ServiceCase):
 
     def test_work_may_be_dropped(self):
         self.assertEqual(run_group(self.service, 2, dropped), [[2.0, 2.0]] * 2)
+
+    def test_memory_of_sends_that_nobody_waits_for_is_used_again(self):
+        for largest in run_group(self.service, 2, dropped_sends):
+            self.assertLess(largest, 16)
 
     def test_collectives_are_counted_the_same_on_all_ranks(self):
         first, second = run_group(self.service, 2, sequence_numbers)

@@ -84,17 +84,19 @@ def messages(rank, make, filled):
 
 def as_it_is_not_taken(rank):
     """Results where memory is shared and the service would not take it as it lies, which is copied then."""
-    first, second, plain = headrace.torch.empty(8), headrace.torch.empty(8), torch.empty(8)
-    assert first.data_ptr() < second.data_ptr()
+    tensors, plain = [headrace.torch.empty(8) for _ in range(3)], torch.empty(8)
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    assert addresses == sorted(addresses)
     results, before = [], copied()
-    for outputs in ([second, first], [first, plain], [plain, second]):
-        sent = [headrace.torch.empty(8).fill_(10.0 * rank + other) for other in range(2)]
+    for outputs in (tensors[::-1], [tensors[0], plain, tensors[2]]):
+        sent = [headrace.torch.empty(8).fill_(10.0 * rank + other) for other in range(3)]
         dist.all_to_all(outputs, sent)
         results.append([output.unique().tolist() for output in outputs])
-    between = headrace.torch.empty(24)
-    ends = [between[:8].fill_(rank), between[16:].fill_(rank)]
-    dist.all_to_all([between[8:16], plain], ends)
-    results.append([between[8:16].unique().tolist(), plain.unique().tolist()])
+    mixed = headrace.torch.empty(48).split(8)  # what is received stands between what is sent
+    for other in range(3):
+        mixed[2 * other].fill_(10.0 * rank + other)
+    dist.all_to_all(list(mixed[1::2]), list(mixed[::2]))
+    results.append([output.unique().tolist() for output in mixed[1::2]])
     return results, copied() > before
 
 
@@ -213,10 +215,8 @@ class InSharedMemory(ServiceCase):
             self.assertGreater(copies, 2 * 14000)
 
     def test_what_the_service_would_not_take_as_it_lies_is_copied(self):
-        for rank, (results, copies) in enumerate(run_group(self.service, 2, as_it_is_not_taken)):
-            expected = [[float(rank)], [10.0 + rank]]
-            self.assertEqual(results[:3], [expected] * 3)
-            self.assertEqual(results[3], [[0.0], [1.0]])
+        for rank, (results, copies) in enumerate(run_group(self.service, 3, as_it_is_not_taken)):
+            self.assertEqual(results, [[[float(rank)], [10.0 + rank], [20.0 + rank]]] * 3)
             self.assertTrue(copies)
 
     def test_ddp_sums_its_buckets_in_place(self):

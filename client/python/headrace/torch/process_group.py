@@ -66,6 +66,7 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
         self._kept: collections.deque[Work] = collections.deque(maxlen=_KEPT)
         self._together: list[Work] | None = None
         self._sequence_number = 0
+        self._sends: collections.deque[Work] = collections.deque()  # not known to have ended
         self._rank, self._size = session.rank, session.world_size
         self._session = session
         if self._codec is not None:
@@ -234,9 +235,7 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def reduce_scatter_in_place(
-        self, output: torch.Tensor, whole: torch.Tensor, op: Any
-    ) -> Work:
+    def reduce_scatter_in_place(self, output: torch.Tensor, whole: torch.Tensor, op: Any) -> Work:
         """As reduce_scatter_single, of a ``whole`` that nobody needs afterwards: it is not copied where it lies in
         memory of empty(), and undefined then. A type that the service knows.
         """
@@ -299,9 +298,7 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
                     root,
                 )
         else:
-            operations = self.poster.post_parts(
-                self.session.all_gather_parts, arrays, source, self._rank
-            )
+            operations = self.poster.post_parts(self.session.all_gather_parts, arrays, source, self._rank)
         return operations, lambda: _put_back(arrays, parts)
 
     def allgather_coalesced(
@@ -343,9 +340,7 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
             return self._exchange(list(enumerate(parts)), sent, parts)
         arrays = [elements.to_move(part) for part in parts]
         own = elements.to_move(inputs[0])
-        received, (sent,) = self.poster.where(
-            enumerate(arrays), [(opts.rootRank, own)], self._rank
-        )
+        received, (sent,) = self.poster.where(enumerate(arrays), [(opts.rootRank, own)], self._rank)
         operation = self.session.gather(sent, received, opts.rootRank, async_op=True)
         return self._work([operation], parts, lambda: _put_back(arrays, parts, own))
 
@@ -366,9 +361,7 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
             return self._exchange(received, list(enumerate(parts)), outputs)
         array = elements.to_move(outputs[0])
         read = [elements.to_move(part) for part in parts]
-        (received,), sent = self.poster.where(
-            [(opts.rootRank, array)], enumerate(read), self._rank
-        )
+        (received,), sent = self.poster.where([(opts.rootRank, array)], enumerate(read), self._rank)
         operation = self.session.scatter(received, sent, opts.rootRank, async_op=True)
         return self._work([operation], outputs, lambda: _put_back([array], outputs, read))
 
@@ -384,7 +377,13 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
         operations = []
         for tensor in tensors:
             operations += _post(self.session.send, elements.to_move(tensor), other, tag)
-        return self._work(operations, tensors, None, source=-1)
+        work = self._work(operations, tensors, None, source=-1)
+        # Nobody need wait for it: what it was copied into is used again when it has ended.
+        self._sends.append(work)
+        oldest = self._sends.popleft()
+        if not oldest.settle(0):
+            self._sends.append(oldest)
+        return work
 
     def recv(self, tensors: Tensors, other: int, tag: int = 0) -> Work:
         """Of the same size and type as ``other`` sends it."""
