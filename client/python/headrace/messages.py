@@ -69,11 +69,13 @@ def ranges_of(parts: Sequence[Any]) -> tuple[Any, Any]:
     return ranges[0].tensor.handle, (library.ElementRange * len(rows))(*rows)
 
 
-def parts_of_one_range(parts: Sequence[Any]) -> tuple[Any, Any, Any]:
+def parts_of_one_range(parts: Sequence[Any], own: Any, rank: int) -> tuple[Any, Any, Any]:
     """The handle of their one tensor, all of them together as hr_range, and their counts.
 
-    ValueError unless they stand one behind the other.
+    ValueError unless they stand one behind the other, and ``own`` is that of the rank.
     """
+    if own != parts[rank]:
+        raise ValueError(f"x is not part {rank} of outputs, which is this rank's")
     ranges = [x if isinstance(x, Range) else x.range(0, x.count) for x in parts]
     begin = end = ranges[0].offset
     for part in ranges:

@@ -252,9 +252,7 @@ class Session:
         arguments = (dtypes.reduction_number(op),)
         return self._post("hr_reduce_scatter", x, arguments, async_op, stream)
 
-    def all_gather(
-        self, x: Any, async_op: bool = False, stream: Any = None
-    ) -> Operation:
+    def all_gather(self, x: Any, async_op: bool = False, stream: Any = None) -> Operation:
         """x consists of world_size equal parts; part r of rank r replaces part r everywhere."""
         return self._post("hr_all_gather", x, (), async_op, stream)
 
@@ -289,9 +287,7 @@ class Session:
         if not any(lists):
             received = messages.cut(outputs, output_counts, self.world_size)
             sent = messages.cut(inputs, input_counts, self.world_size)
-            return self._post_arrays(
-                "hr_all_to_all", sent, received, (), (outputs, inputs), async_op
-            )
+            return self._post_arrays("hr_all_to_all", sent, received, (), (outputs, inputs), async_op)
         self._expect_one_for_each(outputs, inputs)
         return self._post_messages("hr_all_to_all", outputs, inputs, (), async_op)
 
@@ -317,23 +313,17 @@ class Session:
         parts = self._of_root(inputs, root)
         return self._post_messages("hr_scatter", [x], parts, (root,), async_op)
 
-    def all_gather_parts(
-        self, outputs: Sequence[Any], x: Any, async_op: bool = False
-    ) -> Operation:
+    def all_gather_parts(self, outputs: Sequence[Any], x: Any, async_op: bool = False) -> Operation:
         """``outputs[r]`` becomes x of rank r: arrays of any size, the same sizes on every rank.
 
         In place with Ranges, one behind the other in a registered Tensor, and ``outputs[this rank]`` as x.
         """
         self._expect_one_for_each(outputs)
         if messages.is_registered([*outputs, x]):
-            if x != outputs[self.rank]:
-                raise ValueError(f"x is not part {self.rank} of outputs, which is this rank's")
-            where = messages.parts_of_one_range(outputs)
+            where = messages.parts_of_one_range(outputs, x, self.rank)
             return self._post_in_c("hr_all_gather_parts", where, (outputs, x), False, async_op)
         own, parts = messages.arrays_of([x]), messages.arrays_of(outputs)
-        return self._post_arrays(
-            "hr_all_gather", own, parts, (), (outputs, x), async_op
-        )
+        return self._post_arrays("hr_all_gather", own, parts, (), (outputs, x), async_op)
 
     def reduce_scatter_parts(
         self, x: Any, inputs: Sequence[Any], op: str = "sum", async_op: bool = False
@@ -342,9 +332,7 @@ class Session:
         self._expect_one_for_each(inputs)
         own, parts = messages.arrays_of([x]), messages.arrays_of(inputs)
         arguments = (dtypes.reduction_number(op),)
-        return self._post_arrays(
-            "hr_reduce_scatter", parts, own, arguments, (x, inputs), async_op
-        )
+        return self._post_arrays("hr_reduce_scatter", parts, own, arguments, (x, inputs), async_op)
 
     def barrier(self, async_op: bool = False) -> Operation:
         """Ends when every rank has posted it."""
@@ -481,9 +469,7 @@ class Session:
     ) -> Operation:
         dtype = messages.dtype_of(sent[0], received[0])
         where = (dtype, messages.in_c(sent[1]), messages.in_c(received[1]))
-        return self._post_in_c(
-            name + "_arrays", (*where, *arguments), memory, True, async_op
-        )
+        return self._post_in_c(name + "_arrays", (*where, *arguments), memory, True, async_op)
 
     def _post_in_c(
         self, name: str, arguments: tuple, memory: tuple, copied: bool, async_op: bool
@@ -506,9 +492,7 @@ class Session:
         return operation
 
     def __repr__(self) -> str:
-        return (
-            f"<headrace.Session rank {self.rank} of {self.world_size}, job {self.job}>"
-        )
+        return f"<headrace.Session rank {self.rank} of {self.world_size}, job {self.job}>"
 
 
 def init(
