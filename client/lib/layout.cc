@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "client/lib/handles.h"
+#include "ipc/base/collective_text.h"
 #include "ipc/layout_limits.h"
 
 namespace headrace::client {
@@ -78,8 +79,8 @@ Status CheckLayout(std::span<const hr_tensor_spec> specs, const hr_layout_option
       return Wrong(NameOf(specs, i) + " lies in another segment than gradient 0");
     }
     if (!IsDType(static_cast<std::uint8_t>(specs[i].dtype))) {
-      return Wrong(fmt::format("{}: dtype {} is not one", NameOf(specs, i),
-                               static_cast<int>(specs[i].dtype)));
+      return Wrong(fmt::format("{}: {}", NameOf(specs, i),
+                               UnknownDTypeText(static_cast<int>(specs[i].dtype))));
     }
   }
   return CheckOverlap(specs);

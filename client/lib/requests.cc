@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "ipc/base/collective_text.h"
+
 namespace headrace::client {
 namespace {
 
@@ -42,7 +44,7 @@ ArrayUse UseOf(const Request& request, void* array, std::size_t size, const Aske
 Result<DType> CheckArray(const Request& request, std::uint64_t count, std::uint8_t dtype,
                          const Asker& asker) {
   if (!IsDType(dtype)) {
-    return Error(Code::kInvalidArgument, fmt::format("dtype {} is not one", int{dtype}));
+    return Error(Code::kInvalidArgument, UnknownDTypeText(dtype));
   }
   const auto type = static_cast<DType>(dtype);
   if (count > ipc::kSegmentSizeMax / SizeOf(type)) {
@@ -76,8 +78,7 @@ Result<std::vector<ArrayPiece>> PiecesOf(std::span<const hr_piece> pieces, DType
 Status CheckRequest(const Request& request, std::uint64_t count, const Asker& asker) {
   const auto kind = request.kind;
   if (Reduces(kind) && !IsReduction(static_cast<std::uint8_t>(request.reduction))) {
-    return Error(Code::kInvalidArgument,
-                 fmt::format("reduction {} is not one", static_cast<int>(request.reduction)));
+    return Error(Code::kInvalidArgument, UnknownReductionText(static_cast<int>(request.reduction)));
   }
   if (HasRoot(kind) && request.root >= asker.world_size) {
     const bool from = kind == Collective::kBroadcast || kind == kScatter;

@@ -13,6 +13,7 @@
 
 #include "client/lib/options.h"
 #include "ipc/base/codecs.h"
+#include "ipc/base/collective_text.h"
 #include "ipc/base/foreign_text.h"
 
 namespace headrace::client {
@@ -77,7 +78,7 @@ Result<TensorSpec> SpecOf(const hr_tensor_spec& spec, std::size_t index) {
   };
   if (spec.segment == nullptr) return wrong("its segment is NULL");
   const auto dtype = static_cast<std::uint8_t>(spec.dtype);
-  if (!IsDType(dtype)) return wrong(fmt::format("dtype {} is not one", int{dtype}));
+  if (!IsDType(dtype)) return wrong(UnknownDTypeText(dtype));
   const std::size_t element = SizeOf(static_cast<DType>(dtype));
   const std::size_t size = spec.segment->size;
   if (spec.offset % element != 0) {

@@ -60,6 +60,8 @@ std::string CauseInForeignText(std::string_view description) {
     cause = std::string("the name cannot be resolved: ").append(why);
   } else if (cause = SystemCauseIn(description); cause.empty()) {
     cause = SentenceIn(description);
+    // The caller goes on with ": " or "; ".
+    if (cause.ends_with('.') && !cause.ends_with("..")) cause.pop_back();
   }
   cause.resize(cause.size() < kSizeMax ? cause.size() : kSizeMax);
   for (char& letter : cause) {

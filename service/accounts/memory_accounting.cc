@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ipc/base/check.h"
+#include "ipc/base/collective_text.h"
 #include "ipc/sealed_memory.h"
 #include "service/cluster/layouts.h"
 
@@ -88,8 +89,7 @@ std::uint64_t MemoryAccounting::BytesOf(SegmentId id) const {
 Status MemoryAccounting::CheckTensor(const Tensor& tensor) const {
   if (Status status = CheckName(tensor.name); !status) return status;
   if (!IsDType(static_cast<std::uint8_t>(tensor.dtype))) {
-    return Wrong(
-        fmt::format("dtype {} is none of those known", static_cast<unsigned>(tensor.dtype)));
+    return Wrong(UnknownDTypeText(static_cast<unsigned>(tensor.dtype)));
   }
   const auto found = segments_.find(tensor.segment.value);
   if (found == segments_.end() || !found->second.usable) return NoSegment(tensor.segment.value);

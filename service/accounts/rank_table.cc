@@ -13,7 +13,6 @@
 namespace headrace::service {
 namespace {
 
-constexpr std::size_t kJobNameMax = 63;
 constexpr std::size_t kRanksNamedMax = 8;
 // This part of all rows is for root and the service's own user.
 constexpr std::size_t kRowsKeptDivisor = 8;

@@ -119,7 +119,8 @@ class RankTable {
   std::uint32_t jobs_opened_ = 0;
 };
 
-// 1 to 63 bytes of printable ASCII without blanks.
+inline constexpr std::size_t kJobNameMax = 63;
+// 1 to kJobNameMax bytes of printable ASCII without blanks.
 Status CheckJobName(std::string_view name);
 
 }  // namespace headrace::service

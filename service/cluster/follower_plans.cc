@@ -59,7 +59,7 @@ void FollowerPlans::Handle(Job& job, const PlanPiece& piece) {
     return jobs_.OnProtocolError(job, "sent a plan before it had the answer to the last one");
   const Result<std::shared_ptr<const plan::Plan>> plan =
       job.reassembly.Add(piece, *job.layouts.layout(), job.agreement.takes_halves());
-  if (!plan) return jobs_.OnProtocolError(job, "sent a plan that is none: " + plan.error().text());
+  if (!plan) return jobs_.OnProtocolError(job, "sent an invalid plan: " + plan.error().text());
   if (*plan == nullptr) return;
   job.offered = *plan;
   job.offered_acked = false;

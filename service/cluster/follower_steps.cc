@@ -88,7 +88,7 @@ Status FollowerSteps::CheckAgreement(const Job& job, const OpenJob& open) const 
   }
   if (Status status = CheckLanes(job, agreement); !status) return status;
   if (!transport::IsAlgorithm(static_cast<std::uint8_t>(agreement.algorithm))) {
-    return wrong(fmt::format("algorithm {}", static_cast<unsigned>(agreement.algorithm)));
+    return wrong(fmt::format("unknown algorithm {}", static_cast<unsigned>(agreement.algorithm)));
   }
   const bool served = agreement.servers_count != 0;
   if ((job.architecture == kAllReduceName && served) ||
@@ -106,15 +106,16 @@ Status FollowerSteps::CheckAgreement(const Job& job, const OpenJob& open) const 
            FollowedJobs::IsLedHere(entry.second) == FollowedJobs::IsLedHere(job) &&
            entry.second.agreement.key == agreement.key;
   });
-  if (agreement.key == 0 || used) return wrong("no key, or that of another job");
+  if (agreement.key == 0) return wrong("key 0");
+  if (used) return wrong(fmt::format("key {}, which another job has", agreement.key));
   return {};
 }
 
 void FollowerSteps::Handle(Job& job, const OpenJob& open) {
   if (job.stage != Stage::kJoined) return jobs_.OnProtocolError(job, "opened the job twice");
   if (const Status status = CheckAgreement(job, open); !status) {
-    const Error error = status.error().Within(fmt::format(
-        "the leader at {} sent an agreement of job {} that is none", job.leader, job.name));
+    const Error error = status.error().Within(
+        fmt::format("the leader at {} sent an invalid agreement of job {}", job.leader, job.name));
     jobs_.SendToLeader(job,
                        JobOpened{.job = job.number, .code = error.code(), .cause = error.text()});
     return jobs_.Fail(job, error.code(), error.text());

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ipc/base/check.h"
+#include "ipc/base/collective_text.h"
 #include "ipc/profile.h"
 #include "service/plan/canonical.h"
 #include "transport/transport.h"
@@ -96,8 +97,8 @@ Status CheckLayout(const Layout& layout) {
   for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
     const LayoutTensor& tensor = layout.tensors[i];
     if (!IsDType(static_cast<std::uint8_t>(tensor.dtype))) {
-      return Wrong(fmt::format("{} has dtype {}, which is none of those known",
-                               DescribeTensor(layout, i), static_cast<unsigned>(tensor.dtype)));
+      return Wrong(fmt::format("{}: {}", DescribeTensor(layout, i),
+                               UnknownDTypeText(static_cast<unsigned>(tensor.dtype))));
     }
     if (tensor.count == 0 || tensor.count > plan::kElementsMax - elements ||
         tensor.offset > plan::kElementsMax * SizeOf(DType::kFloat64)) {

@@ -118,7 +118,7 @@ Status CheckSeen(const NodeSeen& seen, const Layout& layout, const JobShape& sha
   });
   if (!finite) return Error(Code::kCorrupt, "a cost that is no time");
   if (seen.codecs.size() > kCodecCostsMax || !std::ranges::all_of(seen.codecs, IsCodecCost)) {
-    return Error(Code::kCorrupt, "a codec's cost that is none");
+    return Error(Code::kCorrupt, "an invalid codec cost");
   }
   return {};
 }

@@ -112,7 +112,7 @@ Status CheckSteering(std::uint8_t kind, std::uint64_t value) {
                                transport::kMembersMax - 1));
     case SteeringKind::kCompress:
       if (ChoiceOfValue(value)) return {};
-      return Wrong(fmt::format("a codec {}: it is none of those that this release knows", value));
+      return Wrong(fmt::format("no codec has the number {} (known: {})", value, KnownCodecs()));
     default:
       if (value == 0) return {};
       return Wrong(fmt::format("{} with the value {}: it takes none",

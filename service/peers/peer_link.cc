@@ -251,7 +251,7 @@ void PeerLink::OnPong(std::int64_t asked_unix_ns, TimeNs asked_ns, std::int64_t 
   const TimeNs now = MonotonicNow();
   if (!RoundTrips::IsClock(theirs_unix_ns)) {
     return End(
-        Error(Code::kCorrupt, fmt::format("{} answered with a time that is none: {} ns since 1970",
+        Error(Code::kCorrupt, fmt::format("{} answered with an impossible time: {} ns since 1970",
                                           DescribePeer(), theirs_unix_ns)));
   }
   heartbeat_.Answered(now);

@@ -28,6 +28,9 @@ constexpr std::size_t kReportTextMax = 800;
 constexpr std::size_t kProgramMax = 127;
 constexpr std::size_t kTensorNameMax = 255;
 
+constexpr const char* kInvalidTimesText =
+    "an invalid recorded time (times are finite and at least 0, a contention is a share)";
+
 bool IsTime(double seconds) { return std::isfinite(seconds) && seconds >= 0; }
 
 }  // namespace
@@ -37,7 +40,7 @@ bool IsTime(double seconds) { return std::isfinite(seconds) && seconds >= 0; }
 void Describe(auto& wire, Is<NodeFacts> auto& facts) {
   wire.Number(facts.protocol_version, HR_FIELD(ProtocolVersion));
   wire.Text(facts.program, kProgramMax, HR_FIELD(Program));
-  wire.Name(facts.name, "a name that is none", HR_FIELD(Node));
+  wire.Name(facts.name, "node", HR_FIELD(Node));
   wire.Number(facts.instance, HR_FIELD(Instance));
   wire.Number(facts.server, HR_FIELD(Server));
   wire.List(facts.addresses, kLanesMax, "addresses of {} lanes", HR_LIST(Addresses));
@@ -46,14 +49,20 @@ void Describe(auto& wire, Is<NodeFacts> auto& facts) {
   wire.Check([&facts] {
     return facts.gpu_lanes <= facts.addresses.size()
                ? ""
-               : fmt::format("{} lanes of GPUs among {}", facts.gpu_lanes, facts.addresses.size());
+               : fmt::format("{} GPU lanes of {} lanes in all", facts.gpu_lanes,
+                             facts.addresses.size());
   });
 }
 
 void Describe(auto& wire, Is<transport::CostLine> auto& cost) {
   wire.Number(cost.startup_s, HR_FIELD(StartupS));
   wire.Number(cost.s_per_byte, HR_FIELD(SPerByte));
-  wire.Check([&cost] { return IsCost(cost) ? "" : "a cost that is no time"; });
+  wire.Check([&cost] {
+    return IsCost(cost)
+               ? ""
+               : fmt::format("an invalid cost line of {} s and {} s/byte (both are 0 to 1e6)",
+                             cost.startup_s, cost.s_per_byte);
+  });
 }
 
 void DescribeCodec(auto& wire, auto& codec, auto get_kind, auto set_kind, auto get_parameter,
@@ -63,7 +72,7 @@ void DescribeCodec(auto& wire, auto& codec, auto get_kind, auto set_kind, auto g
   wire.Check([&codec] {
     return IsCodec(codec.kind, codec.parameter)
                ? ""
-               : fmt::format("codec {} of {}", +codec.kind, codec.parameter);
+               : fmt::format("unknown codec {} with parameter {}", +codec.kind, codec.parameter);
   });
 }
 
@@ -72,18 +81,26 @@ void Describe(auto& wire, Is<CodecCost> auto& cost) {
   wire.Number(cost.share, HR_FIELD(Share));
   wire.Number(cost.encode_s_per_byte, HR_FIELD(EncodeSPerByte));
   wire.Number(cost.decode_s_per_byte, HR_FIELD(DecodeSPerByte));
-  wire.Check([&cost] { return IsCodecCost(cost) ? "" : "a codec's cost that is none"; });
+  wire.Check([&cost] {
+    return IsCodecCost(cost)
+               ? ""
+               : fmt::format(
+                     "an invalid codec cost: share {}, {} and {} s/byte (a share is {} to "
+                     "1, a rate at least 0 and less than {} s/byte)",
+                     cost.share, cost.encode_s_per_byte, cost.decode_s_per_byte, kCodecShareMin,
+                     kCodecSecondsPerByteMax);
+  });
 }
 
 void Describe(auto& wire, Is<AgreedNode> auto& node) {
-  wire.Name(node.name, "a name that is none", HR_FIELD(Name));
+  wire.Name(node.name, "node", HR_FIELD(Name));
   wire.List(node.ranks, transport::kMembersMax, "{} ranks of a node", HR_LIST(Ranks));
   wire.List(node.addresses, kLanesMax, "addresses of {} lanes", HR_LIST(Addresses));
   wire.Text(node.control, kPlaceAddressMax, HR_FIELD(Control));
 }
 
 void Describe(auto& wire, Is<Agreement> auto& agreement) {
-  wire.Name(agreement.job, "a name that is none", HR_FIELD(Job));
+  wire.Name(agreement.job, "job", HR_FIELD(Job));
   wire.Number(agreement.world_size, HR_FIELD(WorldSize));
   wire.Number(agreement.epoch, HR_FIELD(Epoch));
   wire.Number(agreement.key, HR_FIELD(Key));
@@ -91,12 +108,12 @@ void Describe(auto& wire, Is<Agreement> auto& agreement) {
   wire.Number(agreement.block_bytes, HR_FIELD(BlockBytes));
   wire.Number(agreement.algorithm, HR_FIELD(Algorithm));
   wire.Check([number = static_cast<std::uint8_t>(agreement.algorithm)] {
-    return transport::IsAlgorithm(number) ? "" : fmt::format("algorithm {}", number);
+    return transport::IsAlgorithm(number) ? "" : fmt::format("unknown algorithm {}", number);
   });
   wire.Number(agreement.servers_count, HR_FIELD(ServersCount));
   wire.Number(agreement.verify, HR_FIELD(Verify));
   wire.List(agreement.nodes, transport::kNodesMax, "{} nodes of a job", HR_LIST(Nodes));
-  wire.NameOrNothing(agreement.leader, "a name of a leader that is none", HR_FIELD(Leader));
+  wire.NameOrNothing(agreement.leader, "leader", HR_FIELD(Leader));
 }
 
 void Describe(auto& wire, Is<LayoutTensor> auto& tensor) {
@@ -111,7 +128,7 @@ void Describe(auto& wire, Is<LayoutTensor> auto& tensor) {
     const bool chooses = !tensor.allowed.empty();
     const bool right =
         AreAllowedCodecs(tensor.allowed.value) && !(chooses && tensor.codec != Codec::kNone);
-    return right ? "" : fmt::format("codecs {:x} to choose from", tensor.allowed.value);
+    return right ? "" : fmt::format("an invalid choice of codecs {:#x}", tensor.allowed.value);
   });
 }
 
@@ -122,7 +139,7 @@ void Describe(auto& wire, Is<Layout> auto& layout) {
   wire.List(layout.tensors, kLayoutTensorsMax, "a layout of {} tensors", HR_LIST(Tensors));
   wire.Check([&layout]() -> std::string {
     const Status status = CheckLayout(layout);
-    return status ? "" : "a layout that is none: " + status.error().text();
+    return status ? "" : "an invalid layout: " + status.error().text();
   });
 }
 
@@ -135,7 +152,7 @@ void Describe(auto& wire, Is<Steering> auto& steering) {
     return status ? "" : status.error().text();
   });
   wire.Number(steering.uid, HR_FIELD(Uid));
-  wire.NameOrNothing(steering.node, "a name of a node that is none", HR_FIELD(Node));
+  wire.NameOrNothing(steering.node, "node", HR_FIELD(Node));
 }
 
 void Describe(auto& wire, Is<SeenIteration> auto& seen) {
@@ -165,8 +182,9 @@ void Describe(auto& wire, Is<MemberReport> auto& report) {
   wire.Number(report.member, HR_FIELD(Member));
   wire.Number(report.state, HR_FIELD(State));
   wire.Check([state = static_cast<std::uint8_t>(report.state)] {
-    return state != 0 && state <= kMemberStatesCount ? ""
-                                                     : fmt::format("state {} of a member", state);
+    return state != 0 && state <= kMemberStatesCount
+               ? ""
+               : fmt::format("unknown member state {} (1 to {})", state, kMemberStatesCount);
   });
   wire.Check([&report] {
     return IsApplicant(report.state) == (report.member >= kApplicantsFrom)
@@ -193,12 +211,14 @@ void Describe(auto& wire, Is<Quorum> auto& quorum) {
   wire.List(quorum.lost, transport::kMembersMax, "{} lost members", HR_LIST(Lost));
   wire.List(quorum.admitted, transport::kMembersMax, "{} admissions", HR_LIST(Admitted));
   wire.Check([epoch = quorum.epoch] {
-    return epoch != 0 && epoch < kEpochMax ? "" : fmt::format("a quorum after epoch {}", epoch);
+    return epoch != 0 && epoch < kEpochMax
+               ? ""
+               : fmt::format("a quorum after epoch {} (1 to {})", epoch, kEpochMax - 1);
   });
 }
 
 void Describe(auto& wire, Is<JobPlace> auto& place) {
-  wire.NameOrNothing(place.node, "a name of a node that is none", HR_FIELD(Node));
+  wire.NameOrNothing(place.node, "node", HR_FIELD(Node));
   wire.Text(place.address, kPlaceAddressMax, HR_FIELD(Address));
 }
 
@@ -211,7 +231,7 @@ void Describe(auto& wire, Is<JobPlaces> auto& places) {
   wire.List(places.former, kFormerLeadersMax, "{} former leaders of a job", HR_LIST(Former));
   wire.Check([&places]() -> std::string {
     if (places.epoch == 0 || places.epoch >= kEpochMax) {
-      return fmt::format("places of epoch {}", places.epoch);
+      return fmt::format("places of epoch {} (1 to {})", places.epoch, kEpochMax - 1);
     }
     const bool undecided = places.membership == Membership{};
     const Status status = undecided ? Status() : CheckMembership(places.membership);
@@ -222,11 +242,12 @@ void Describe(auto& wire, Is<JobPlaces> auto& places) {
 // ---- messages ----
 
 void Describe(auto& wire, Is<JoinJob> auto& join) {
-  wire.Name(join.name, "a name that is none", HR_FIELD(Name));
+  wire.Name(join.name, "job", HR_FIELD(Name));
   wire.Number(join.world_size, HR_FIELD(WorldSize));
   wire.Check([size = join.world_size] {
-    return size != 0 && size <= transport::kMembersMax ? ""
-                                                       : fmt::format("a world of {} ranks", size);
+    return size != 0 && size <= transport::kMembersMax
+               ? ""
+               : fmt::format("a world size of {} (1 to {})", size, transport::kMembersMax);
   });
   wire.Number(join.uid, HR_FIELD(Uid));
   wire.Text(join.architecture, kProgramMax, HR_FIELD(Architecture));
@@ -238,7 +259,9 @@ void Describe(auto& wire, Is<ReportRankAttached> auto& rank) {
   wire.Number(rank.after_epoch, HR_FIELD(AfterEpoch));
   wire.Number(rank.members_hash, HR_FIELD(MembersHash));
   wire.Check([epoch = rank.after_epoch] {
-    return epoch < kEpochMax ? "" : fmt::format("a rank after epoch {}", epoch);
+    return epoch < kEpochMax
+               ? ""
+               : fmt::format("a rank after epoch {} (at most {})", epoch, kEpochMax - 1);
   });
 }
 
@@ -286,13 +309,13 @@ void Describe(auto& wire, Is<ReportTimesSeen> auto& report) {
   wire.List(report.seen.codecs, kCodecCostsMax, "costs of {} codecs", HR_LIST(Codecs));
   wire.List(times.iterations, plan::kRecordedMax, "{} recorded iterations", HR_LIST(Iterations));
   wire.Number(times.contention, HR_FIELD(Contention));
-  wire.Check([&times] { return AreRecorded(times) ? "" : "a recorded time that is none"; });
+  wire.Check([&times] { return AreRecorded(times) ? "" : kInvalidTimesText; });
 }
 
 void Describe(auto& wire, Is<RequestPolicy> auto& request) {
   std::optional<plan::Policy> policy = request.policy;
   wire.Policy(policy, HR_FIELD(Policy));
-  wire.Check([&policy] { return policy ? "" : "a request for no policy"; });
+  wire.Check([&policy] { return policy ? "" : "a policy request without a policy"; });
   if constexpr (!std::is_const_v<std::remove_reference_t<decltype(request)>>) {
     request.policy = policy.value_or(request.policy);
   }
@@ -303,7 +326,11 @@ void Describe(auto& wire, Is<ReportPlanAck> auto& ack) {
   wire.Number(ack.hash, HR_FIELD(Hash));
   wire.Number(ack.iteration, HR_FIELD(Iteration));
   // Later iterations are named by adding to it.
-  wire.Check([&ack] { return ack.iteration > UINT64_MAX / 2 ? "an iteration beyond all" : ""; });
+  wire.Check([&ack] {
+    return ack.iteration <= UINT64_MAX / 2
+               ? ""
+               : fmt::format("iteration {} (at most {})", ack.iteration, UINT64_MAX / 2);
+  });
 }
 
 void Describe(auto& wire, Is<RequestSteering> auto& request) { Describe(wire, request.steering); }
@@ -320,7 +347,7 @@ void Describe(auto& wire, Is<ReportBlockHashed> auto& hashed) {
 }
 
 void Describe(auto& wire, Is<ReportQuorum> auto& report) {
-  wire.Name(report.name, "a name that is none", HR_FIELD(Name));
+  wire.Name(report.name, "job", HR_FIELD(Name));
   wire.Number(report.uid, HR_FIELD(Uid));
   wire.Struct(report.membership, HR_STRUCT(Membership));
   wire.Number(report.epoch, HR_FIELD(Epoch));
@@ -332,13 +359,15 @@ void Describe(auto& wire, Is<ReportQuorum> auto& report) {
   wire.Check([&report] {
     return report.epoch < kEpochMax && report.rules.grace_ms <= kQuorumGraceMaxMs
                ? ""
-               : fmt::format("a question after epoch {} with a grace of {} ms", report.epoch,
-                             report.rules.grace_ms);
+               : fmt::format(
+                     "a quorum question after epoch {} with a grace of {} ms (epochs are at "
+                     "most {}, graces {} ms)",
+                     report.epoch, report.rules.grace_ms, kEpochMax - 1, kQuorumGraceMaxMs);
   });
 }
 
 void Describe(auto& wire, Is<ReportJobPlaces> auto& report) {
-  wire.Name(report.name, "a name that is none", HR_FIELD(Name));
+  wire.Name(report.name, "job", HR_FIELD(Name));
   wire.Number(report.uid, HR_FIELD(Uid));
   wire.Struct(report.places, HR_STRUCT(Places));
 }
@@ -403,8 +432,12 @@ void Describe(auto& wire, Is<AnnouncePlanSwitch> auto& change) {
   wire.Number(change.version, HR_FIELD(Version));
   wire.Number(change.from_iteration, HR_FIELD(FromIteration));
   wire.Number(change.before_s, HR_FIELD(BeforeS));
-  wire.Check(
-      [&change] { return IsTime(change.before_s) ? "" : "a time of an iteration that is none"; });
+  wire.Check([&change] {
+    return IsTime(change.before_s)
+               ? ""
+               : fmt::format("an invalid iteration time of {} s (finite and at least 0)",
+                             change.before_s);
+  });
 }
 
 void Describe(auto& wire, Is<Goodbye> auto& goodbye) {
@@ -494,7 +527,8 @@ Result<PeerMessage> ReadAs(const schema::PeerMessage::Reader& reader) {
 template <std::size_t... kIndex>
 Result<PeerMessage> ReadAny(const schema::PeerMessage::Reader& reader,
                             std::index_sequence<kIndex...> /*all*/) {
-  Result<PeerMessage> message = wire_fields::Corrupt("a message that this one does not know");
+  Result<PeerMessage> message = wire_fields::Corrupt(
+      "a message of a kind that this release does not know: install the same release on all nodes");
   const auto read = [&reader, &message]<typename Kind>(std::type_identity<Kind> /*kind*/) {
     if (Member<Kind>::Is(reader)) message = ReadAs<Kind>(reader);
   };

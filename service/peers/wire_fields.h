@@ -134,7 +134,7 @@ class FromWire {
     if (std::ranges::find(plan::kPolicies, wanted) != plan::kPolicies.end()) {
       policy = wanted;
     } else if (get(wire_) != 0) {
-      Refuse(fmt::format("policy {}", get(wire_)));
+      Refuse(fmt::format("unknown policy {}", get(wire_)));
     }
   }
   void Text(std::string& text, std::size_t max, auto get, auto /*set*/) {
@@ -144,7 +144,12 @@ class FromWire {
   void Name(std::string& name, const char* what, auto get, auto /*set*/) {
     const capnp::Text::Reader sent = get(wire_);
     name.assign(sent.begin(), sent.size());
-    if (!CheckJobName(name)) Refuse(what);
+    // What was sent is not repeated: the text reaches clients and other nodes.
+    if (!CheckJobName(name)) {
+      Refuse(fmt::format(
+          "an invalid {} name of {} bytes (1 to {} printable ASCII characters without blanks)",
+          what, name.size(), kJobNameMax));
+    }
   }
   void NameOrNothing(std::string& name, const char* what, auto get, auto set) {
     if (get(wire_).size() != 0) Name(name, what, get, set);
@@ -174,7 +179,7 @@ class FromWire {
             auto /*init*/) {
     if (!status_) return;
     const auto list = get(wire_);
-    if (list.size() > max) return Refuse(fmt::format(fmt::runtime(what), list.size()));
+    if (list.size() > max) return RefuseSize(what, list.size(), max);
     values.clear();
     for (const auto each : list) {
       Value& value = values.emplace_back();
@@ -200,12 +205,16 @@ class FromWire {
 
  private:
   void Refuse(const std::string& what) { Keep(Corrupt(what)); }
+  // `what` has a place for the size.
+  void RefuseSize(const char* what, std::size_t size, std::size_t max) {
+    Refuse(fmt::format("{} (at most {})", fmt::format(fmt::runtime(what), size), max));
+  }
   void Keep(const Status& status) {
     if (status_) status_ = status;
   }
   std::string Copy(capnp::Data::Reader bytes, std::size_t max, const char* what) {
     if (bytes.size() > max) {
-      Refuse(fmt::format(fmt::runtime(what), bytes.size()));
+      RefuseSize(what, bytes.size(), max);
       return {};
     }
     return {reinterpret_cast<const char*>(bytes.begin()), bytes.size()};

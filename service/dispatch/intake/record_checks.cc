@@ -7,6 +7,7 @@
 #include <span>
 
 #include "ipc/base/codecs.h"
+#include "ipc/base/collective_text.h"
 #include "service/session/send_notices.h"
 
 namespace headrace::service {
@@ -17,10 +18,10 @@ Error Invalid(const char* field, std::uint64_t value, const std::string& expecte
                fmt::format("record field {} is {}: {}", field, value, expected));
 }
 
-// Of an all_reduce that is to cross in one.
+// The codec that an all_reduce names for its way between nodes.
 Status CheckCodec(const ipc::Record& record) {
   const std::optional<Codec> codec = CodecOfValue(record.tag);
-  if (!codec) return Invalid("tag", record.tag, "not a codec");
+  if (!codec) return Invalid("tag", record.tag, "no codec has this number");
   if (NeedsResidual(*codec)) {
     return Invalid("tag", record.tag,
                    fmt::format("{} needs what it left out before, and operations have no residual: "
@@ -39,24 +40,27 @@ Status CheckCodec(const ipc::Record& record) {
 Status CheckNumbers(const ipc::Record& record, std::uint32_t world_size) {
   const bool paired = ipc::IsSendOrReceive(record.kind);
   if (!paired && !IsCollective(record.kind)) {
-    return Invalid("kind", record.kind, "not a collective, send or receive");
+    return Invalid("kind", record.kind, UnknownKindText(record.kind));
   }
-  if (!IsDType(record.dtype)) return Invalid("dtype", record.dtype, "not an element type");
+  if (!IsDType(record.dtype)) return Invalid("dtype", record.dtype, UnknownDTypeText(record.dtype));
   if (paired && record.count > kSendBytesMax / SizeOf(static_cast<DType>(record.dtype))) {
     return Invalid("count", record.count,
                    fmt::format("a message has at most {} bytes", kSendBytesMax));
   }
   if (!IsReduction(record.reduction)) {
-    return Invalid("reduction", record.reduction, "not a reduction");
+    return Invalid("reduction", record.reduction, UnknownReductionText(record.reduction));
   }
   const bool has_parts = (record.flags & ipc::kRecordHasParts) != 0;
   if ((record.flags & ~(ipc::kRecordAwaitsWord | ipc::kRecordHasParts)) != 0) {
-    return Invalid("flags", record.flags, "not known");
+    return Invalid("flags", record.flags,
+                   fmt::format("an operation has only the flags {} and {}", ipc::kRecordAwaitsWord,
+                               ipc::kRecordHasParts));
   }
   const auto kind = static_cast<Collective>(record.kind);
   if (has_parts != MovesInMessages(kind) && !(has_parts && IsParted(kind))) {
-    return Invalid("flags", record.flags,
-                   fmt::format("{} {} a parts table", Name(kind), has_parts ? "has not" : "needs"));
+    return Invalid(
+        "flags", record.flags,
+        fmt::format("{} {} parts table", Name(kind), has_parts ? "takes no" : "needs a"));
   }
   if (!has_parts && record.parts != 0) {
     return Invalid("parts", record.parts, "without a parts table it is 0");
@@ -211,7 +215,9 @@ Result<std::uint32_t> CheckGradient(const ipc::GradientRecord& record, const Ses
   }
   const Layout& layout = *gradients->layout;
   if ((record.flags & ~ipc::kRecordAwaitsWord) != ipc::kRecordIsGradient) {
-    return Invalid("flags", record.flags, "not known");
+    return Invalid("flags", record.flags,
+                   fmt::format("a gradient has only the flags {} and {}", ipc::kRecordIsGradient,
+                               ipc::kRecordAwaitsWord));
   }
   if (record.kind != static_cast<std::uint8_t>(Collective::kAllReduce)) {
     return Invalid("kind", record.kind, "gradients are reduced");

@@ -26,6 +26,7 @@ TEST(ForeignText, KeepsASentenceWithoutItsValues) {
             "too many calls");
   EXPECT_EQ(CauseInForeignText("no value; nothing of it is left out"),
             "no value; nothing of it is left out");
+  EXPECT_EQ(CauseInForeignText("Method not implemented.; methodId = 3"), "Method not implemented");
 }
 
 TEST(ForeignText, IsBoundedAndPrintable) {

@@ -306,7 +306,7 @@ constexpr Elsewhere kElsewhere[] = {
      "kIdleTimeWithoutSession = 60 * kj::SECONDS;"},
     {"kArrivingBytesMax", 256U << 20U, "service/accounts/arrivals.h",
      "kArrivingBytesMax = std::uint64_t{256} << 20;"},
-    {"kJobNameMax", 63, "service/accounts/rank_table.cc", "kJobNameMax = 63;"},
+    {"kJobNameMax", 63, "service/accounts/rank_table.h", "kJobNameMax = 63;"},
     {"kMembersMax", 64, "transport/transport.h", "kMembersMax = 64;"},
     {"kSegmentsMax", 256, "service/session/session.h", "kSegmentsMax = 256;"},
     {"kTensorsMax", 1U << 18U, "service/session/session.h", "kTensorsMax = std::size_t{1} << 18;"},

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "ipc/base/codecs.h"
+#include "service/session/send_notices.h"
 #include "tests/support/client_end.h"
 #include "tests/support/expect_text.h"
 

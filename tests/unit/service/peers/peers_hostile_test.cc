@@ -69,7 +69,8 @@ TEST_F(PeersHostile, NamesTheNodeWhoseNameIsTaken) {
 }
 
 TEST_F(PeersHostile, RefusesNamesLanesAndAddressesThatAreNone) {
-  ExpectHelloRefused({.node = ""}, Code::kCorrupt, {"a name that is none"});
+  ExpectHelloRefused({.node = ""}, Code::kCorrupt,
+                     {"an invalid node name of 0 bytes", "1 to 63 printable ASCII"});
   ExpectHelloRefused({.node = "two words"}, Code::kCorrupt, {});
   ExpectHelloRefused({.node = std::string(64, 'x')}, Code::kCorrupt, {});
   ExpectHelloRefused({.addresses = {}}, Code::kMismatch, {"node x has 0 lanes", "node a has 1"});
