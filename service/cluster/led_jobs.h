@@ -33,8 +33,8 @@ namespace headrace::service {
 using NodeId = std::uint64_t;
 
 inline constexpr std::size_t kJobsLedMax = 256;
-inline constexpr std::size_t kJobsOfNodeMax =
-    64;  // so that no three nodes can use up the limit of all
+// Limit of jobs of one node, so that no three nodes can use up kJobsLedMax.
+inline constexpr std::size_t kJobsOfNodeMax = 64;
 // Limit of reports of late ranks of one job that are forwarded for a node.
 inline constexpr int kLateReportsMax = 4;
 inline constexpr TimeNs kLateReportsWindow = 10 * kSecond;
