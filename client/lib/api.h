@@ -1,4 +1,4 @@
-// What the files that implement the C header share.
+// Declarations that the files that implement the C header share. Any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Operations on one-off arrays: copied into staging memory at post, back when waited for.
+// Operations on one-off arrays: the input is copied into staging memory by the post, the result is
+// copied back by the wait.
 //
 // Thread-safe; two threads may wait for the same operation, and both return after the copy.
 #pragma once

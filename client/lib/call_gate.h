@@ -1,5 +1,5 @@
-// Who is inside a session's calls, and whether anybody may come in: a reconnect changes what all of
-// them use.
+// Counts the threads in a session's calls, and keeps calls out during a reconnect, which changes
+// what all of them use.
 #pragma once
 
 #include <atomic>

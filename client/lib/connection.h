@@ -1,9 +1,9 @@
 // The socket to the service: one thread with a kj event loop and the RPC connection on it.
 //
-// Other threads reach it through an inbox of calls; each caller sleeps until its call has ended, so
-// what a call refers to may stand on the caller's stack. No kj object is touched by two threads and
-// no kj exception leaves it. The socket is the session's lease: when this object goes,
-// the service ends the session.
+// Other threads reach it through an inbox of calls. A caller sleeps until its call has ended, so a
+// call may refer to the caller's stack. No kj object is used by two threads, and no kj exception
+// leaves it. The socket is the session's lease: when this object is destroyed, the service ends the
+// session.
 #pragma once
 
 #include <cstdint>

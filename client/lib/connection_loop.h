@@ -1,8 +1,8 @@
-// The thread behind a connection to the service: a kj event loop, the RPC connection on it, and the
-// calls that other threads hand over to it.
+// The thread of a connection to the service: a kj event loop, the RPC connection on it, and an
+// inbox of calls of other threads.
 //
-// Each caller sleeps until its call has ended, so what a call refers to may stand on the caller's
-// stack. What starts a call runs on the loop's thread; no kj object is touched by another.
+// A caller sleeps until its call has ended, so a call may refer to the caller's stack. A call's
+// start function runs on the loop's thread, and only that thread uses kj objects.
 #pragma once
 
 #include <capnp/rpc-twoparty.h>

@@ -1,4 +1,4 @@
-// What a session asks the service outside the data path: each call is one round trip.
+// The requests of a session to the service outside of the data path. Each call is one round trip.
 //
 // Three implementations: Connection (the real one), DisconnectedControl (after it was lost for
 // good) and the fake of tests/unit/client.

@@ -1,5 +1,5 @@
-// What stands in the place of the way to the service after that was lost and not found again: every
-// call fails with the cause but Leave, which has nothing left to do.
+// The Control of a session that has lost its service and could not reconnect. Every call fails with
+// the cause of the loss, except Leave, which has nothing to do.
 #pragma once
 
 #include <utility>

@@ -1,4 +1,4 @@
-// Outcomes of failed operations whose slot in the channel is used again before anybody asked.
+// Errors of failed operations, kept after their slots in the channel are reused.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
-// Tells a forked child from the process that opened the session, without a system call per question
-// and without a process-wide fork handler: one page that the kernel wipes in the child.
+// Tells a forked child from the process that opened the session, without a system call for each
+// check and without a fork handler of the process: it is one page that the kernel clears in the
+// child.
 #pragma once
 
 #include "ipc/base/result.h"

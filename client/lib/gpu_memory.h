@@ -1,8 +1,8 @@
-// A piece of a GPU's memory that the library allocated for sharing.
+// GPU memory that the library has allocated and shares with the service.
 //
-// Owned by its segment and by everybody who keeps it past that (hr_segment_keep). Immutable. Its
-// end waits until the GPU has done all that stands in its streams, as cudaFree does: what still
-// runs may use the memory.
+// Owned by its segment and by all references of hr_segment_keep. Immutable. The destructor waits
+// until the GPU has finished all work in its streams, as cudaFree does, because that work may use
+// the memory.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,9 @@
-// A channel's words as the streams of one GPU see them: pinned, written and awaited in stream
-// order.
+// The words of a channel for the streams of one GPU: pinned memory that streams write and wait for
+// in stream order.
 //
-// Thread-safe. The pages are mapped a second time for it, so that they may stay when the channel
-// goes: a stream that is still to come to a word must find it. After each use of a stream an event
-// is recorded in it, which tells when the stream has passed all that was put into it here, also
-// when the stream itself was destroyed meanwhile.
+// Thread-safe. It has a mapping of its own, which may outlive the channel, because a stream may
+// reach a word later. After each use of a stream an event is recorded in it. The event tells when
+// the stream has passed this session's work, even if the stream was destroyed since.
 #pragma once
 
 #include <cstddef>

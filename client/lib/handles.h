@@ -1,5 +1,5 @@
-// What stands behind the C header's handles. Immutable once handed out, so any thread may read it;
-// but for the numbers, which a reconnect changes while nobody is in any call.
+// The objects behind the handles of the C header. Immutable once returned to the caller, so any
+// thread may read them. Only a reconnect changes their numbers, while no thread is in a call.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,10 @@
-// What one rank's iterations cost: how long the forward pass spent on each gradient, and how long
-// it stood still for it. Pure: time comes in as an argument.
+// Times of one rank's iterations: for each gradient the computing time of its part of the forward
+// pass, and the time that the forward pass waited for it. Pure: time is an argument.
 //
-// One iteration is a forward pass, then a backward pass in which every gradient is posted. A
-// gradient's part of the forward pass lasts from the end of the wait for it to the next wait, or to
-// the pass's end. Only the first forward pass after a backward pass counts: it is the one that
-// gradients can be late for; evaluation and further micro-batches come after it.
+// An iteration is a forward pass, then a backward pass in which every gradient is posted. The part
+// of a gradient begins when the wait for it ends, and ends with the next wait or the forward pass.
+// Only the first forward pass after a backward pass counts, because gradients can be late for no
+// other; evaluation and further micro-batches follow it.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What every call says once the service is lost.
+// The errors of all calls after the service was lost.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace headrace::client {
 
-// It has been silent for too long.
+// The service has not answered for too long.
 Error StandstillOf(const std::string& service, TimeNs silent_ns);
 
-// Its socket is closed. `stops`: it had said that it would stop, as it was asked to.
+// The service has closed the socket. `stops`: it had announced that it stops on request.
 Error LossOf(const std::string& service, bool stops);
 
 }  // namespace headrace::client

@@ -1,5 +1,5 @@
-// What a gather, scatter or all_to_all has for each rank, brought into the form in which it is
-// posted: one memory and a parts table (ipc/records.h).
+// Converts the arrays or ranges of a gather, scatter or all_to_all into the form that is posted:
+// one memory and a parts table (ipc/records.h).
 #pragma once
 
 #include <cstdint>

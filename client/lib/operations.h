@@ -1,8 +1,7 @@
-// Posting operations into the channel and learning how they ended.
+// Posts operations into the channel and reports how they ended.
 //
-// An operation's number here is its number in the channel plus `before_`, the operations of
-// channels that the session had before it came back to a service; in the channel itself they begin
-// with 1.
+// The number of an operation is its number in the channel, which starts at 1, plus `before_`: the
+// number of operations in the session's former channels, before reconnects.
 //
 // Thread-safe. A post takes one uncontended lock, one fence and, only when the service sleeps, one
 // system call. Waiters sleep on the completion word itself.

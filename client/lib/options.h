@@ -1,4 +1,4 @@
-// What a session is opened with, and where it comes from.
+// The options of a session and their sources in the environment.
 #pragma once
 
 #include <cstddef>

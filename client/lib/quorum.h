@@ -1,7 +1,7 @@
-// What a rank that lost its job says, and is told, of who is left of it. Plain values.
+// The messages of a rank that has lost its job and asks which members are left. Plain values.
 //
-// A member is a process of the job, numbered by the rank that it had at first; its rank now is its
-// place in the membership.
+// A member is a process of the job, numbered by its first rank. Its current rank is its index in
+// the membership.
 #pragma once
 
 #include <cstdint>

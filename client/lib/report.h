@@ -1,4 +1,4 @@
-// From our errors to the C header's.
+// Converts errors of the library into those of the C header.
 #pragma once
 
 #include <new>

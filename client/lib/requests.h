@@ -1,4 +1,4 @@
-// What a rank asks for, checked, as the records that are posted for it. Pure.
+// Checks the operations that a rank requests and makes the records that are posted for them. Pure.
 //
 // Errors are kInvalidArgument and name the value and what is allowed.
 #pragma once

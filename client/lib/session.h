@@ -1,10 +1,10 @@
-// One attached rank: the channel, the way to the service, and everything registered.
+// One attached rank: the channel, the connection to the service, and all registered memory.
 //
-// Owned by hr_open's caller through the C handle. Thread-safe as the C header says. Members stand
-// in build order: the connection, whose thread calls OnLost, is built last and goes first.
+// Owned by the caller of hr_open through the C handle. Thread-safe as the C header says. Members
+// are in build order: the connection, whose thread calls OnLost, is built last and destroyed first.
 //
-// A session outlives its service: Reconnect takes another channel and another connection, and hands
-// everything registered in again under the same handles.
+// A session outlives its service: Reconnect makes a new channel and a new connection, and registers
+// everything again under the same handles.
 #pragma once
 
 #include <atomic>

@@ -1,8 +1,8 @@
-// The GPUs that a session uses: CUDA's driver, opened when a segment first lies on one, and of each
-// the context and the channel's words.
+// The GPUs of a session: the CUDA driver, opened for the first segment on a GPU, and for each GPU
+// its context and the channel's words.
 //
-// Thread-safe. A session without such segments never opens the driver, and pays nothing for this.
-// No GPU but those named gets a context, which would cost its memory.
+// Thread-safe. A session without GPU segments never opens the driver. Only GPUs that have segments
+// get a context, because a context costs GPU memory.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The unix socket to the service, before anything is said on it.
+// Connects the Unix socket to the service; the RPC connection is made on it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// First-fit allocation of byte spans in one piece of memory that the service knows.
+// First-fit allocation of byte spans in one registered segment.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
-// Memory the service knows, into which one-off arrays are copied.
+// Registered memory into which one-off arrays are copied.
 //
-// Thread-safe. Grows by a segment (one round trip) when no span is free, and lets unused segments
-// go when it grows, so it holds about what is in flight at the busiest.
+// Thread-safe. Grows by a segment (one round trip) when no span is free, and releases unused
+// segments when it grows, so that it has about the largest amount that was in flight at a time.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,10 @@
-// Decides, from looks at the oldest open operation, when a service is asked whether it lives and
-// when it is given up: a service that is stopped (SIGSTOP, a debugger, a frozen container) ends
-// nothing, and its socket stays open. Pure; one thread.
+// Decides from the age of the oldest open operation when to ping the service and when to give it
+// up. A service that is stopped (SIGSTOP, a debugger, a frozen container) ends no operation, and
+// its socket stays open. Pure; one thread.
 //
-// A service that lives ends an operation within the session's timeout, unless the job is paused: so
-// one that is open longer is a reason to ask, and only silence is one to give up. Time in which
-// nobody looked does not count: then it was this process that stood still.
+// A running service ends an operation within the session's timeout, unless the job is paused. So an
+// operation that is open longer is a reason to ping, and only silence is a reason to give up. Time
+// in which nobody checked does not count, because then this process was stopped.
 #pragma once
 
 #include <cstdint>
