@@ -1,5 +1,5 @@
-// Calls back when a deadline that may move has come: once for each SetFor that counts, or not at
-// all while there is none. The thread of its kj loop.
+// A timer for one deadline that may move: calls back once when it has come, and not at all while
+// none is set. Used on the thread of its kj loop.
 #pragma once
 
 #include <kj/async.h>
@@ -15,11 +15,12 @@ namespace headrace::service {
 
 class Alarm {
  public:
-  // `ring` gets the time; it may set the alarm again. `timer` and `tasks` outlive this.
+  // `ring` is called with the time and may set the alarm again. `timer` and `tasks` must outlive
+  // this.
   Alarm(kj::Timer& timer, kj::TaskSet& tasks, std::function<void(TimeNs now)> ring)
       : timer_(timer), tasks_(tasks), ring_(std::move(ring)) {}
 
-  // Nothing when it is set for an earlier time; kNever sets it for none.
+  // Does nothing if it is set for an earlier time. kNever clears it.
   void SetFor(TimeNs due_ns) {
     if (due_ns >= due_ns_) return;
     due_ns_ = due_ns;

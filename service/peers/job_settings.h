@@ -1,5 +1,5 @@
-// What people ask of running jobs: which job that is, whether they may, and to whom it is sent.
-// The peers thread only.
+// Setting changes of running jobs: finds the job, checks that the user may change it, and sends the
+// change to the job's leader. Used on the peers thread only.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace headrace::service {
 
-// What one uid may ask for, and how often its refusal is reported.
+// Limits of requests of one uid, and of reports of their refusals.
 inline constexpr int kAskedMax = 32;
 inline constexpr TimeNs kAskedWindow = kSecond;
 inline constexpr int kRefusedReportedMax = 4;
@@ -24,10 +24,10 @@ inline constexpr TimeNs kRefusedWindow = 10 * kSecond;
 
 class JobSettings {
  public:
-  // All outlive this.
+  // All must outlive this.
   JobSettings(const PeersPorts& ports, Peers& peers) : ports_(ports), peers_(peers) {}
 
-  // The job's owner, root and the user of this service may; what they ask for is an event.
+  // Allowed for the job's owner, root and the user of this service. A request becomes an event.
   Status Change(const ChangeSetting& message);
 
  private:
@@ -36,9 +36,9 @@ class JobSettings {
     Allowance refused{kRefusedReportedMax, kRefusedWindow};
   };
 
-  // Why `uid` may not ask for anything more just now.
+  // An error if `uid` has made too many requests.
   Status CheckPace(std::uint32_t uid);
-  // The job of that name that `uid` may steer; `request` is for the refusal.
+  // The job of that name that `uid` may change; `request` is named in the error.
   Result<KnownJob> Find(std::string_view job, std::uint32_t uid, const std::string& request);
   Status SetPolicy(const ChangeSetting& message, plan::Policy policy);
   Status Steer(const ChangeSetting& message, const Steering& steering);

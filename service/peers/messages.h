@@ -1,4 +1,4 @@
-// What peers is sent.
+// The messages to the peers actor.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@
 
 namespace headrace::service {
 
-// Dispatch has forgotten the job: all its local ranks are gone and nothing is open.
+// Dispatch has forgotten the job: all of its local ranks are gone and no operation is open.
 struct JobEnded {
   JobId job;
 };
@@ -38,32 +38,32 @@ struct GroupMeasured {
   std::uint32_t group = 0;
   Result<transport::CostLine> cost;
 };
-// The answer to PlanOffer. `iteration` is the last one of which a block has begun; until PlanSwitch
-// comes, none from `iteration` + kSwitchSlack on will be begun (and none at all before the first
-// plan), so that any node may name that iteration as the first under the new plan.
+// The answer to PlanOffer. `iteration` is the last one of which a block has begun. Until PlanSwitch
+// arrives, no iteration from `iteration` + kSwitchSlack on is begun, and none at all before the
+// first plan, so that the new plan can start with that iteration on any node.
 inline constexpr std::uint64_t kSwitchSlack = 8;
 struct PlanAck {
   JobId job;
   std::uint32_t version = 0;
   std::uint64_t iteration = 0;
 };
-// How some iterations went on this node, and what the lanes cost meanwhile (the first is the one
-// inside the node). Sent after the first few iterations, and then again every now and then.
+// Times of iterations on this node, and the costs of the lanes during them; the first lane is the
+// one inside the node. Sent after the first few iterations and then periodically.
 struct TimesSeen {
   JobId job;
   NodeTimes times;
   std::vector<transport::CostLine> costs;
   std::vector<CodecCost> codecs{};  // of its transfers between nodes
 };
-// An operation of the job waits longer than it should for a rank of this node; people on its other
-// nodes should receive it.
+// An operation of the job has waited too long for a rank of this node. Reported to the users of the
+// job's other nodes.
 struct RankLate {
   JobId job;
   // "rank 3 (pid 12) on node b has not posted ... for 5.0 s; 7 ranks wait for it"
   std::string text;
 };
-// What the ranks of this node have got in one block, for the job's leader to compare. May get lost:
-// that block is then not compared.
+// The hash of one block's result on this node, which the job's leader compares. If it is lost, that
+// block is not compared.
 struct BlockHashed {
   JobId job;
   BlockHash hash;
@@ -71,10 +71,10 @@ struct BlockHashed {
 // The answer to MakePlan.
 struct PlanMade {
   RequestToken token = 0;
-  // Null: the plan in force is as good, within the margin that was asked for.
+  // Null: no plan is better than the one in force by the requested margin.
   Result<std::shared_ptr<const plan::Plan>> plan;
 };
-// Whether a rank of a job with a rendezvous may attach, as far as the other nodes go.
+// Asks whether a rank of a job with a rendezvous may attach, as far as other nodes are concerned.
 struct CheckRank {
   RequestToken token = 0;
   std::string job;
@@ -84,16 +84,17 @@ struct CheckRank {
 struct RankAttached {
   SessionIdentity identity;
 };
-// Its lease has ended. Sent before dispatch is sent its end, so that what dispatch reports of it
-// comes later.
+// The rank's lease has ended. Sent before dispatch is told, so that reports of dispatch about it
+// arrive later.
 struct RankEnded {
   SessionIdentity identity;
   bool orderly = false;
   std::string cause;
-  bool exited = false;  // its process
+  bool exited = false;  // whether its process has ended
 };
-// The session's gradients are tensors first, first + 1, ... Peers compares the layout with those of
-// the job's other ranks and sends SetLayout to dispatch; one that differs ends the job.
+// The session's gradients are the tensors first, first + 1, ... Peers compares the layout with
+// those of the job's other ranks and sends SetLayout to dispatch. A layout that differs fails the
+// job.
 struct HandInLayout {
   RequestToken token = 0;
   SessionIdentity identity;
@@ -102,40 +103,40 @@ struct HandInLayout {
   std::optional<plan::Policy> policy;
   std::uint64_t residuals = 0;  // as in SetLayout
 };
-// A person wants another policy for a job, or steers it; the value was checked.
+// A user's request for another policy or another setting change of a job; its value was checked.
 struct ChangeSetting {
   RequestToken token = 0;
   std::string job;
   std::uint32_t uid = 0;
   std::variant<plan::Policy, Steering> setting;
 };
-// Whether the certificate's files have changed is looked at now.
+// Checks now whether the certificate's files have changed.
 struct CheckCertificate {};
 // Answered by PeersListed.
 struct ListPeers {
   RequestToken token = 0;
 };
-// Reaches the service at that address as a job's first rank would, and leaves it again. Answered by
+// Connects to the service at that address as for a job, and disconnects again. Answered by
 // PeerTried.
 struct TryPeer {
   RequestToken token = 0;
   std::string address;
 };
-// The service is stopping: no other service is let in any more.
+// The service is stopping: no further services are accepted.
 struct DrainPeers {};
-// The connections say goodbye. Answered soon, also where nobody receives it.
+// Sends Goodbye on all connections. Answered soon, even if no peer receives it.
 struct StopPeers {
   RequestToken token = 0;
 };
-// What does the job wait for before it can run? Answered by Answered: ok when for nothing. While it
-// waits, the answer comes as soon as a node or rank of the job was refused, and at `until_ns` at
+// Asks what the job waits for before it can run. Answered by Answered: ok if it waits for nothing.
+// While it waits, the answer comes when a node or rank of the job is refused, and at `until_ns` at
 // the latest.
 struct AskForming {
   RequestToken token = 0;
   JobId job;
   TimeNs until_ns = 0;
 };
-// A rank of a job of several nodes got no session, for a reason that waiting does not mend.
+// A rank of a job of several nodes was refused a session for a reason that waiting cannot fix.
 struct RankRefused {
   std::string job;
   std::string leader;  // the job's rendezvous, as in SessionIdentity
@@ -147,26 +148,26 @@ struct RankRefused {
   Code code = Code::kOk;
   std::string cause;
 };
-// A member of a job that was lost asks who is left of it. Answered by QuorumAnswered: with the
-// decision, an error, or, at `until_ns`, with what is still waited for.
+// A member of a lost job asks which members are left. Answered by QuorumAnswered: with the
+// decision, an error or, at `until_ns`, with what the decision waits for.
 struct AskQuorum {
   RequestToken token = 0;
-  std::uint64_t client = 0;  // of the connection, used once
+  std::uint64_t client = 0;  // number of the connection, never reused
   std::string job;
   std::uint32_t uid = 0;
   std::int32_t pid = 0;
   std::string leader;  // the job's rendezvous, as in SessionIdentity
   MemberRole role = MemberRole::kMember;
-  std::uint32_t member = 0;  // of a member, with the next
-  Membership membership;     // checked, and has the member
+  std::uint32_t member = 0;  // of a member; with the next field
+  Membership membership;     // checked, and contains the member
   std::uint32_t epoch = 0;
   QuorumRules rules;
   TimeNs until_ns = 0;
 };
-// The connection of one who asked is gone.
+// The connection of a member that asked is closed.
 struct QuorumClientLost {
   std::uint64_t client = 0;
-  bool exited = false;  // with its process
+  bool exited = false;  // whether its process has ended
 };
 using PeersMessage =
     std::variant<JobFailed, RankLeft, JobEnded, GroupOpened, GroupMeasured, PlanAck, TimesSeen,

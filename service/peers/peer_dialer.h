@@ -1,4 +1,5 @@
-// The connection to one leader: made again and again, ever less often, for as long as this lives.
+// Keeps the connection to one leader: reconnects with growing delays for as long as this object
+// lives. Used on the peers thread only.
 #pragma once
 
 #include <kj/async-io.h>
@@ -15,26 +16,26 @@ namespace headrace::service {
 
 class PeerDialer final : public PeerLink::Owner, private kj::TaskSet::ErrorHandler {
  public:
-  // Who needs the leader, and receives what becomes of it.
+  // The user of the connection, which is told of its state.
   class Owner {
    public:
     virtual ~Owner() noexcept(false) = default;
     virtual const NodeFacts& Self() const = 0;
     virtual void OnLeaderUp(const std::string& leader) = 0;
-    // An attempt failed that is made again, or one that is not.
+    // Connecting failed and is retried; or the leader refuses this node, and it is not.
     virtual void OnLeaderUnreachable(const std::string& leader, const std::string& cause) = 0;
     virtual void OnLeaderRefused(const std::string& leader, const Error& error) = 0;
     virtual void OnLeaderDown(const std::string& leader, const Error& error) = 0;
     virtual void OnLeaderMessage(const std::string& leader, const PeerMessage& message) = 0;
   };
   struct Options {
-    std::string leader;   // as the ranks call it
-    std::string address;  // where it is
-    std::string name{};   // of its node; empty: whatever it says and its certificate has
+    std::string leader;   // name of the leader, as the ranks gave it
+    std::string address;  // address to connect to
+    std::string name{};   // expected node name; empty: any that its certificate has
     TimeNs detection_ns = 3 * kSecond;
   };
 
-  // All outlive this.
+  // All must outlive this.
   PeerDialer(Options options, Owner& owner, PeerSecurity& security, kj::Network& network,
              kj::Timer& timer);
 
@@ -42,7 +43,7 @@ class PeerDialer final : public PeerLink::Owner, private kj::TaskSet::ErrorHandl
   kj::Promise<void> Finish(const std::string& cause);
   PeerView View() const;
 
-  // Whether someone needs it; one that nobody needs is destroyed soon.
+  // Whether the connection is needed. One that is not needed is destroyed soon.
   bool needed = true;
 
  private:
@@ -54,7 +55,7 @@ class PeerDialer final : public PeerLink::Owner, private kj::TaskSet::ErrorHandl
   kj::Promise<void> TryAgainLater();
   kj::Promise<kj::Own<kj::AsyncIoStream>> Connect();
   kj::Promise<void> Introduce(SecuredPeer peer);
-  // Until the link ends.
+  // Resolves when the link has ended.
   kj::Promise<void> Serve();
   void OnUnreachable(const std::string& why);
   void OnRefused(const Error& error);
@@ -67,7 +68,7 @@ class PeerDialer final : public PeerLink::Owner, private kj::TaskSet::ErrorHandl
   kj::Timer& timer_;
   kj::Duration delay_;
   TimeNs name_taken_since_ns_ = kNever;
-  std::string why_;         // there is no connection; empty while there is
+  std::string why_;         // why there is no connection; empty while there is one
   kj::Own<PeerLink> link_;  // null while there is none
   kj::TaskSet tasks_;
 };

@@ -1,7 +1,7 @@
-// One connection between two services, whichever of them opened it: what is sent goes out in order,
-// and each end asks the other all the time whether it still lives. The peers thread only.
+// One connection between two services, whichever of them opened it. Messages are sent in order, and
+// both ends send heartbeats. Used on the peers thread only.
 //
-// A link ends once, with the first cause, and says so by WhenEnded; its owner then destroys it.
+// A link ends once, with the first cause. WhenEnded resolves then, and the owner destroys the link.
 #pragma once
 
 #include <capnp/rpc-twoparty.h>
@@ -25,10 +25,11 @@
 
 namespace headrace::service {
 
-// One message: agreements of a few jobs of 64 nodes with long addresses.
+// Limit of one message. The longest are agreements of jobs of 64 nodes with long addresses.
 inline constexpr std::uint64_t kPeerMessageWordsMax = std::uint64_t{1} << 20;
 inline constexpr std::size_t kMessagesPerCallMax = 16;  // messages in one call
-// Bytes in one call, unless a single message has more. Far less than may be unread.
+// Limit of bytes in one call, unless a single message has more. Far below the limit of unread
+// bytes.
 inline constexpr std::size_t kBytesPerCallMax = std::size_t{256} << 10;
 inline constexpr TimeNs kPeerMessagesPerSecond = 5000;  // of one link; see message_pacer.h
 inline constexpr TimeNs kPeerMessagesBurst = 10'000;
@@ -40,33 +41,33 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
    public:
     virtual ~Owner() noexcept(false) = default;
     virtual const NodeFacts& Self() const = 0;
-    // The service that connected introduces itself; on success it is sent Self().
+    // Hello of the service that connected. On success it is sent Self().
     virtual Status Greet(PeerLink& link, const NodeFacts& facts) = 0;
     virtual void OnMessage(PeerLink& link, const PeerMessage& message) = 0;
   };
   struct Options {
     capnp::rpc::twoparty::Side side;
     TimeNs detection_ns = 3 * kSecond;
-    std::string name{};  // of the only node that may answer our hello; empty: any may
+    std::string name{};  // the node that must answer our hello; empty: any
   };
 
-  // `owner` and `timer` outlive the link.
+  // `owner` and `timer` must outlive the link.
   PeerLink(SecuredPeer peer, Options options, kj::Timer& timer, Owner& owner);
 
-  // The connecting side's first call: who answered, or why it will not have us.
+  // The first call of the connecting side: who answered, or why it refuses this node.
   kj::Promise<Result<NodeFacts>> SendHello();
   void Send(PeerMessage message);
-  // Says goodbye and resolves when the other end has received it.
+  // Sends Goodbye, and resolves when the other end has received it.
   kj::Promise<void> Finish(const std::string& cause);
 
   kj::Promise<Error> WhenEnded() { return kj::mv(ended_); }
   void End(const Error& error);
 
   bool greeted() const { return greeted_; }
-  // "node b (10.0.0.2:4711)", or the address while it has not said its name.
+  // "node b (10.0.0.2:4711)", or the address until the name is known.
   std::string DescribePeer() const;
   const std::string& peer_address() const { return peer_.address; }
-  // Empty while it has not said it.
+  // Empty until it is known.
   const std::string& peer_name() const { return name_; }
   RoundTrip round_trip() const { return round_trips_.Best(); }
 
@@ -74,7 +75,7 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   class Bootstrap;
   class Port;
 
-  // The other end is known, and messages may go to it.
+  // The other end is known, so messages can be sent.
   void Begin(const NodeFacts& facts, schema::PeerPort::Client port);
   void Receive(const PeerMessage& message);
   void DeliverEarly();
@@ -91,7 +92,7 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   std::string name_;
   bool greeted_ = false;
   UnsentMessages unsent_;
-  std::vector<PeerMessage> early_;  // came before the hello's answer
+  std::vector<PeerMessage> early_;  // arrived before the answer to hello
   bool sending_ = false;
   Heartbeat heartbeat_;
   RoundTrips round_trips_;

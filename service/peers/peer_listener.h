@@ -1,5 +1,6 @@
-// The TCP port and the services that came in by it. Anybody may knock: what has not said hello is
-// bounded in number and time, and never in the way of those who have.
+// The TCP port and the connections of other services to it. Anybody can connect: connections
+// without a hello are limited in number and time, and do not delay others. Used on the peers thread
+// only.
 #pragma once
 
 #include <kj/async-io.h>
@@ -17,11 +18,11 @@
 namespace headrace::service {
 
 inline constexpr std::size_t kPeerConnectionsMax = 256;
-inline constexpr std::size_t kStrangersMax = 64;  // that have not said hello yet
+inline constexpr std::size_t kStrangersMax = 64;  // limit of connections without a hello
 
 class PeerListener final : public PeerLink::Owner, private kj::TaskSet::ErrorHandler {
  public:
-  // Who receives what comes in.
+  // Receives accepted connections and their messages.
   class Owner {
    public:
     virtual ~Owner() noexcept(false) = default;
@@ -30,28 +31,28 @@ class PeerListener final : public PeerLink::Owner, private kj::TaskSet::ErrorHan
                                    const std::string& address) = 0;
     virtual void OnNodeMessage(NodeId node, const PeerMessage& message) = 0;
     virtual void OnNodeLost(NodeId node, const Error& error) = 0;
-    // A service that comes from `address` was not let in; `name` is empty while it has not said it.
+    // A service at `address` was refused; `name` is empty if it is not known.
     virtual void OnNodeRefused(const std::string& name, const std::string& address,
                                const Error& error) = 0;
-    // Something that people should know.
+    // An event for users.
     virtual void ReportError(const Error& error) = 0;
   };
 
-  // All outlive this.
+  // All must outlive this.
   PeerListener(Owner& owner, PeerSecurity& security, kj::Timer& timer, TimeNs detection_ns);
 
-  // Accepts for as long as the promise is kept.
+  // Accepts connections until the promise is dropped.
   kj::Promise<void> Accept(kj::Own<kj::ConnectionReceiver> port);
 
   void Send(NodeId node, PeerMessage message);
   kj::Promise<void> Finish(const std::string& cause);
-  // Appends those that have said hello.
+  // Appends the services that have sent hello.
   void View(std::vector<PeerView>& views) const;
   bool HasPeers() const { return !accepted_.empty(); }
 
  private:
   struct Accepted {
-    std::string name;  // empty until it has said hello
+    std::string name;  // empty until hello
     kj::Own<PeerLink> link;
   };
 

@@ -1,5 +1,5 @@
-// One attempt to reach the service at an address, as a job's dialer would, reported step by step:
-// for people who look before the first job. Leaves nothing behind on either side.
+// Tries to connect to the service at an address as for a job and reports each step, for
+// `headracectl doctor --peer`. Changes nothing on either side.
 #pragma once
 
 #include <kj/async-io.h>
@@ -14,9 +14,9 @@
 
 namespace headrace::service {
 
-// The steps are the name's resolution, the port, the handshake and the other's version, up to the
-// first that fails. Never fails itself, and resolves within about 20 s. `security`, `network` and
-// `timer` outlive the promise.
+// The steps are the resolution of the name, the TCP connection, the handshake and the version, up
+// to the first that fails. The promise never fails and resolves within about 20 s. `security`,
+// `network` and `timer` must outlive it.
 kj::Promise<std::vector<PeerStep>> TryToReach(const std::string& address, PeerSecurity& security,
                                               kj::Network& network, kj::Timer& timer);
 

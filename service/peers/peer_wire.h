@@ -1,5 +1,5 @@
-// Peer messages as they go over the network. What is read is checked field by field: names, codes,
-// sizes and numbers that go beyond limits, times that are no times.
+// Writes peer messages to the network and reads them. Reading checks each field: names, codes,
+// sizes, limits of numbers, and times. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace headrace::service {
 
-inline constexpr std::size_t kLanesMax = 16;  // between nodes, of a service
+inline constexpr std::size_t kLanesMax = 16;  // limit of a service's lanes between nodes
 
 void WriteHello(schema::PeerHello::Builder hello, const NodeFacts& facts);
 Result<NodeFacts> ReadHello(schema::PeerHello::Reader hello);

@@ -1,9 +1,9 @@
-// How this service meets others: it leads the jobs that meet at its address, and takes part in
-// those of its ranks, by one connection for each leader (to itself too, where it leads its own).
-// The peers thread only.
+// Connects this service to others. It leads the jobs that have their rendezvous at its address and
+// takes part in the jobs of its ranks, with one connection to each leader (also to itself if it
+// leads them). Used on the peers thread only.
 //
-// The rules are Leader's and Follower's (service/cluster); here are the connections they speak
-// over and the inboxes of dispatch and the lanes.
+// The rules are in Leader and Follower (service/cluster). This class has the connections and passes
+// actions to the inboxes of dispatch and the lanes.
 #pragma once
 
 #include <kj/async-io.h>

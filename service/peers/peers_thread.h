@@ -1,8 +1,8 @@
-// The peers actor: other services, and what is decided about jobs beyond one rank's calls (who
-// takes part, their layouts, plans and settings), on an event loop and a thread of its own. Nothing
-// that a local client or an HTTP client sends runs there, so none of them can delay a heartbeat.
+// The peers actor: the connections to other services and all decisions about jobs of several ranks
+// (members, layouts, plans, settings), on a thread with an event loop of its own. Requests of local
+// clients and HTTP clients are not handled there, so they cannot delay a heartbeat.
 //
-// It is reached only by its inbox, and speaks to other actors by their inboxes.
+// Other actors reach it only by its inbox, and it reaches them by theirs.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,17 @@ namespace headrace::service {
 
 class LoopThread;
 
-// What its connections take of the process's descriptors at most, besides a few of its own.
+// Limit of file descriptors for its connections, besides a few of its own.
 inline constexpr std::uint64_t kPeerDescriptorsMax = 384;
 
 class PeersThread {
  public:
-  // Listens at the options' address, unless there is none, and serves from then on.
+  // Listens at the options' address, if there is one, and serves from then on.
   static Result<std::unique_ptr<PeersThread>> Start(PeerOptions options, PeersPorts ports);
 
   ~PeersThread();
 
-  // The TCP port that other services reach; 0: none.
+  // The TCP port for other services; 0 if there is none.
   unsigned port() const { return port_; }
   LoopThread& thread() { return *thread_; }
 

@@ -1,5 +1,5 @@
-// The services that this one would not have, or that would not have it, for people who look for the
-// cause after the connection is gone. The peers thread only; the time comes in as an argument.
+// The services that this one has refused, or that have refused it, kept for users who look for the
+// cause after the connection is closed. Used on the peers thread only; time is an argument.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@ namespace headrace::service {
 
 class Refusals {
  public:
-  // Strangers decide how many there are: beyond that the oldest are forgotten.
+  // Limit, because anybody can connect and be refused. The oldest is dropped first.
   static constexpr std::size_t kMax = 16;
   static constexpr TimeNs kKept = 600 * kSecond;
 
-  // `name` is empty while the other has not said it; `leads` as in PeerView.
+  // `name` is empty if it is not known; `leads` as in PeerView.
   void Note(const std::string& name, const std::string& address, bool leads, const std::string& why,
             TimeNs now);
-  // The two have met.
+  // The services have connected.
   void Forget(const std::string& name, const std::string& address);
   // Appends those of which `views` has nothing.
   void AddTo(std::vector<PeerView>& views, TimeNs now) const;
@@ -32,7 +32,7 @@ class Refusals {
   };
   static bool IsOf(const PeerView& view, const std::string& name, const std::string& address);
 
-  std::vector<Refusal> refusals_;  // the newest last
+  std::vector<Refusal> refusals_;  // oldest first
 };
 
 }  // namespace headrace::service

@@ -1,4 +1,4 @@
-// A connection to another service, once it is known who is there.
+// A connection to another service whose identity is verified.
 #pragma once
 
 #include <kj/async-io.h>
@@ -11,16 +11,16 @@
 
 namespace headrace::service {
 
-// A peer that may be spoken to.
+// A verified peer, or one without TLS where that is allowed.
 struct SecuredPeer {
   kj::Own<kj::AsyncIoStream> stream;
-  std::string address;  // for people: "10.0.0.2:4711"
-  // What it may call itself by its certificate; empty in plain text, where nobody vouches for it.
+  std::string address;  // for texts: "10.0.0.2:4711"
+  // The node names of its certificate; empty without TLS.
   std::vector<std::string> node_names;
   bool encrypted = false;
 };
 
-// Refuses a peer that calls itself otherwise than its certificate does.
+// Refuses a peer whose name is not in its certificate.
 Status CheckPeerName(const SecuredPeer& peer, std::string_view said);
 
 }  // namespace headrace::service

@@ -1,4 +1,4 @@
-// What a control connection wants of TCP.
+// TCP options of control connections.
 #pragma once
 
 #include <kj/async-io.h>
@@ -7,9 +7,9 @@
 
 namespace headrace::service {
 
-// Messages are small and waited for: no gathering of small writes, and no doubling of the time
-// between retransmissions, which would turn a second without network into three. A socket that
-// knows neither still works.
+// Messages are small and latency matters: sets TCP_NODELAY, and keeps the retransmission timeout
+// from doubling, which would turn one second without network into three. Sockets without these
+// options still work.
 inline void TuneForControl(kj::AsyncIoStream& stream) {
   KJ_IF_MAYBE (fd, stream.getFd()) {
     const int on = 1;

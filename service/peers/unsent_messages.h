@@ -1,4 +1,4 @@
-// The messages that wait until the other end of a link has taken those before them. Pure.
+// The queue of messages of one link that wait until the other end has taken earlier ones. Pure.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace headrace::service {
 
-inline constexpr std::size_t kUnsentMax = 16384;  // messages that wait; more end the link
-inline constexpr std::size_t kUnsentBytesMax = std::size_t{64} << 20;  // likewise
+inline constexpr std::size_t kUnsentMax = 16384;  // limit of waiting messages; more end the link
+inline constexpr std::size_t kUnsentBytesMax = std::size_t{64} << 20;  // limit of their bytes
 
 class UnsentMessages {
  public:

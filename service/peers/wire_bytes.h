@@ -1,4 +1,4 @@
-// About how many bytes a message takes on the wire: exact to a few hundred where it is long.
+// The approximate size of a message on the wire in bytes, exact to a few hundred for long messages.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
-// How a message's fields are carried out by the schema's builders, and brought in by its readers.
+// Copies fields between messages and the schema's builders and readers.
 //
-// Each message is described once, by a function Describe(wire, message) that names its fields, how
-// the schema names them, and what is checked of them. ToWire carries a message out by that
-// description, FromWire brings one in and keeps the first thing that was wrong.
+// Each message is described once, by a function Describe(wire, message) that names its fields,
+// their names in the schema, and their checks. ToWire writes a message by that description.
+// FromWire reads one and keeps the first error. Any thread.
 #pragma once
 
 #include <capnp/blob.h>
@@ -25,14 +25,14 @@
 #include "service/cluster/agreement.h"
 #include "service/plan/plan.h"
 
-// The descriptions stand in this namespace, too, where they are found by their first argument.
+// The descriptions are in this namespace, too, where argument-dependent lookup finds them.
 namespace headrace::service::wire_fields {
 
 inline Error Corrupt(const std::string& what) {
   return Error(Code::kCorrupt, "a service sent " + what);
 }
 
-// A Message that is written, and so const, or one that is read.
+// Matches a Message that is written, which is const, and one that is read.
 template <typename Message, typename Wanted>
 concept Is = std::same_as<std::remove_const_t<Message>, Wanted>;
 
@@ -123,11 +123,11 @@ class FromWire {
   void Number(Value& value, auto get, auto /*set*/) {
     value = static_cast<Value>(get(wire_));
   }
-  // Codes of later releases are errors all the same.
+  // A code of a later release is read as kInternal.
   void ErrorCode(Code& code, auto get, auto /*set*/) {
     code = get(wire_) < kCodesCount ? static_cast<Code>(get(wire_)) : Code::kInternal;
   }
-  // Nothing for 0, which stands for no policy.
+  // 0 means no policy.
   void Policy(std::optional<plan::Policy>& policy, auto get, auto /*set*/) {
     const auto wanted = static_cast<plan::Policy>(get(wire_));
     policy.reset();
@@ -173,7 +173,7 @@ class FromWire {
     Struct(*made, get, init);
     value = std::move(made);
   }
-  // The size first: a list of empty structs announces millions in a few bytes.
+  // Checks the size first, because a list of empty structs can have millions in a few bytes.
   template <typename Value>
   void List(std::vector<Value>& values, std::size_t max, const char* what, auto get,
             auto /*init*/) {
@@ -195,7 +195,7 @@ class FromWire {
       if (!status_) return;
     }
   }
-  // `wrong` names what is wrong, empty for nothing.
+  // `wrong` returns what is wrong, or an empty text.
   void Check(auto wrong) {
     if (!status_) return;
     if (const std::string what = wrong(); !what.empty()) Refuse(what);
