@@ -397,7 +397,12 @@ void BoardTest::FillPlans() {
   plan.iterations_ns = 10'400'000'000;
   plan.iterations_waited_ns = 260'000'000;
   plan.iterations_moving_ns = 5'320'000'000;
-  ipc::SetText(plan.policy, "exact");
+  ipc::SetText(plan.policy, "auto");
+  plan.recorded_iterations = 32;
+  plan.predicted_p90_ns = 191'250'000;
+  ipc::SetText(plan.chosen, "exact, late");
+  plan.next_best_ns = 189'332'000;  // 4 % more
+  ipc::SetText(plan.next_best, "mg-wfbp, no barrier");
   ipc::WriteRow(layout().plans[5], plan);
   ipc::PlanRow none{};  // a job whose ranks have not all handed in their layout
   none.job_id = 9;

@@ -90,11 +90,34 @@ TEST_F(Views, PlanShowsPredictedBesideMeasured) {
   EXPECT_EQ(PlanTable(Read(), "nobody", true, true), "");
 }
 
+TEST_F(Views, PlanWithAChoiceShowsMeanAndNinetiethPercentileAndByHowMuchItWon) {
+  Snapshot snapshot = Read();
+  const std::string text = PlanTable(snapshot, "vision", true, true);
+  for (const char* shown : {"32", "exact, late", "mg-wfbp, no barrier", "4.0 %", "182.05 ms",
+                            "186.00 ms", "+2.2 %", "191.25 ms", "195.00 ms", "+2.0 %"}) {
+    EXPECT_NE(text.find(shown), std::string::npos) << shown << " in " << text;
+  }
+  Json json = PlanJson(snapshot, "vision")["jobs"][0]["plan"];
+  EXPECT_EQ(json["chosen"], "exact, late");
+  EXPECT_EQ(json["next_best_ns"], 189'332'000);
+  EXPECT_EQ(json["predicted_p90_ns"], 191'250'000);
+  // Where no other policy was tried, and where nothing was recorded.
+  snapshot.plans[0].next_best_ns = 0;
+  EXPECT_EQ(PlanTable(snapshot, "vision", true, true).find("mg-wfbp"), std::string::npos);
+  EXPECT_TRUE(PlanJson(snapshot, "vision")["jobs"][0]["plan"]["next_best"].is_null());
+  snapshot.plans[0].recorded_iterations = 0;
+  EXPECT_EQ(PlanTable(snapshot, "vision", true, true).find("exact, late"), std::string::npos);
+  json = PlanJson(snapshot, "vision")["jobs"][0]["plan"];
+  EXPECT_TRUE(json["chosen"].is_null());
+  EXPECT_TRUE(json["predicted_p90_ns"].is_null());
+}
+
 TEST_F(Views, PlanMadeBeforeAnythingWasMeasuredPredictsNothing) {
   Snapshot snapshot = Read();
   ipc::PlanRow& plan = snapshot.plans[0];
   ASSERT_EQ(plan.job_id, 7U);
   plan.version = 1;
+  plan.recorded_iterations = 0;
   plan.predicted_backward_ns = plan.predicted_forward_ns = 0;
   ExpectGolden("plan_first.txt", PlanTable(snapshot, "vision", true, true));
 }
@@ -111,6 +134,7 @@ TEST_F(Views, PlanWithoutMeasuredTimesSaysNothingOfThem) {
   ipc::PlanRow& plan = snapshot.plans[0];
   ASSERT_EQ(plan.job_id, 7U);
   plan.measured_ns = plan.moving_ns = 0;
+  plan.recorded_iterations = 0;
   plan.predicted_backward_ns = 0;
   plan.barrier = 1;
   plan.in_flight_max = 1;
