@@ -116,6 +116,10 @@ int hr_session_members_wait(const hr_session* session) {
   return session->session->members_wait() ? 1 : 0;
 }
 
+const char* hr_session_rendezvous(const hr_session* session) {
+  return session->session->rendezvous().c_str();
+}
+
 const char* hr_session_job(const hr_session* session) { return session->session->job().c_str(); }
 
 int32_t hr_session_service_pid(const hr_session* session) {

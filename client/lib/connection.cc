@@ -197,6 +197,7 @@ Status Connection::SendHello(const AttachRequest& request, int channel_fd, int d
     fields.setSendsClass(request.sends_class.c_str());
     fields.setSlowS(request.slow_s);
     fields.setSlowLeastWorld(request.slow_least_world);
+    fields.setMinWorld(request.min_world);
     fields.setAfterEpoch(request.after_epoch);
     fields.setRendezvousFrom(request.rendezvous_from.c_str());
     fields.setCanReconnect(request.can_reconnect);

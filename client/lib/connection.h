@@ -34,6 +34,7 @@ struct AttachRequest {
   std::string sends_class{};             // of rank 0; empty: as the job has it
   std::uint32_t slow_s = 0;              // likewise: hr_options.slow_bound_s
   std::uint32_t slow_least_world = 0;    // likewise; 0: nobody is evicted
+  std::uint32_t min_world = 0;           // likewise: hr_options.shrink_min_world
   std::uint32_t after_epoch = 0;         // of the job, in which this rank was before; 0: it begins
   std::vector<std::uint32_t> members{};  // by rank; empty: each is what its rank says
   // Asks first who is left of the job, and attaches as what the answer says.

@@ -50,6 +50,7 @@ AttachRequest RequestOf(const hr_options& options) {
           .sends_class = options.sends_class,
           .slow_s = options.slow_bound_s,
           .slow_least_world = options.slow_evict != 0 ? options.shrink_min_world : 0,
+          .min_world = options.shrink_min_world,
           .can_reconnect = options.reconnect_s != 0,
           .program = ProgramName(options),
           .call_timeout_ns = options.call_timeout_ms * kMillisecond};

@@ -96,6 +96,8 @@ class Session final : public LossListener {
   // For a process that is no rank yet: joins when the job's ranks form anew. Before anything else.
   Status Join();
   // Others wait to.
+  // Where the job's nodes meet, as this rank has attached last.
+  const std::string& rendezvous() const { return request_.rendezvous; }
   bool members_wait() const { return members_wait_.load(std::memory_order_relaxed); }
 
   Result<hr_segment*> CreateSegment(std::size_t size);

@@ -89,6 +89,7 @@ struct AttachRequest {
                             # as the job has it, which begins with above. Of other ranks it says nothing
   slowS @14 :UInt32;        # of rank 0: who is slow for so many seconds is named; 0: nobody looks
   slowLeastWorld @15 :UInt32;  # likewise: and evicted, where so many ranks are left; 0: nobody is
+  minWorld @16 :UInt32;     # of rank 0: with how many ranks the job may go on; 0: with all only
 }
 
 struct AttachGrant {

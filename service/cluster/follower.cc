@@ -98,11 +98,27 @@ void Follower::OnRankAttached(const SessionIdentity& identity) {
                    .value = identity.slow_bound.Value(),
                    .uid = identity.uid});
   }
+  WarnOfHalves(identity);
   if (job.stage == Stage::kJoined) {
     SendRankAttached(job, identity.rank);
   } else if (job.stage == Stage::kReaching && jobs_.IsUp(job.leader)) {
     Join(job);
   }
+}
+
+void Follower::WarnOfHalves(const SessionIdentity& identity) {
+  const bool begins = identity.rank == 0 && identity.after_epoch == 0;
+  const std::uint64_t both = 2 * std::uint64_t{identity.min_world};
+  if (!begins || identity.rendezvous.empty() || both == 0 || both > identity.world_size) return;
+  jobs_.Add(ToWatch{Event{
+      .code = Code::kOk,
+      .job = identity.job,
+      .text = fmt::format("job {} may go on with {} of {} ranks: two halves that cannot reach "
+                          "each other would both go on, each by itself; a minimum world size of {} "
+                          "or more (HEADRACE_SHRINK) keeps one of them from it",
+                          identity.job_name, identity.min_world, identity.world_size,
+                          identity.world_size / 2 + 1),
+      .uid = identity.uid}});
 }
 
 // Dispatch has ended what the others cannot do without it, and says nothing of it to anybody.

@@ -135,6 +135,8 @@ class Follower {
   void Join(Job& job);
   void ReportRefused(const RankRefused& message, const std::string& cause);
   void SendRankAttached(const Job& job, std::uint32_t rank);
+  // Warns once, when the job begins, if min_world is at most half of its ranks.
+  void WarnOfHalves(const SessionIdentity& identity);
 
   // Each part refers to former ones only.
   FollowedJobs jobs_;

@@ -128,6 +128,7 @@ LeaseRequest Bootstrap::ReadLease(schema::AttachRequest::Reader request) const {
   const auto sends = request.getSendsClass();
   lease.sends_class = SendsClassOf({sends.begin(), sends.size()});
   lease.slow_bound = ReadSlowBound(request);
+  lease.min_world = request.getMinWorld();
   lease.attached_ns = MonotonicNow();
   return lease;
 }

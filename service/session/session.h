@@ -67,6 +67,7 @@ struct SessionIdentity {
   std::string architecture{};     // who sums a job of several nodes; empty: as its leader has it
   std::optional<SendsClass> sends_class{};  // that rank 0 asks for
   SlowBound slow_bound{};                   // likewise
+  std::uint32_t min_world = 0;  // likewise: with how many it may go on; 0: with all of them only
   TimeNs attached_ns = 0;
 };
 

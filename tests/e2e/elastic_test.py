@@ -37,6 +37,12 @@ class Lost(shrink_test.ShrinkCase):
         self.check(DDP, [0, 5, "backward"], 3)
 
 
+class LostNode(shrink_test.ShrinkCase):
+    def test_ddp_goes_on_without_the_leaders_node(self) -> None:
+        self.trained = DDP
+        self.require_goes_on_without_the_leaders_node(3)
+
+
 class Points(join_test.JoinCase):
     def test_one_dies_at_each_point_of_a_step_and_no_commit_is_taken_back(self) -> None:
         self.trained = PLAIN

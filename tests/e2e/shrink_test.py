@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 import unittest
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
@@ -64,6 +64,71 @@ class ShrinkCase(ElasticCase):
             for place, rank in enumerate(left):
                 self.assertEqual(said[rank]["losses"][first:], after[place]["losses"], rank)
                 self.assertEqual(said[rank]["digest"], after[place]["digest"], rank)
+
+    def await_standstill(self, service: Service) -> None:
+        """Until jobs there have ended some operations, and nothing of them moves any more."""
+        until = time.monotonic() + LIMIT_S
+        ended, before = 0, -1
+        while not ended or ended != before:
+            self.assertLess(time.monotonic(), until)
+            time.sleep(1)
+            jobs = service.ctl_json("jobs")["jobs"]
+            before = ended
+            ended = sum(job["blocks_ended"] + job["operations_ended"] for job in jobs)
+
+    def require_goes_on_without_a_node(
+        self,
+        nodes: Services,
+        places: Sequence[Service],
+        lost: Sequence[int],
+        lose: Callable[[Run], None],
+    ) -> dict[int, dict[str, Any]]:
+        """The ranks ``lost`` are those of one node, which ``lose`` ends between two steps. The others compute
+        what so many ranks compute from the same state, to the bit. Returns what a run said that lost nobody.
+        """
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        go, state = (os.path.join(folder.name, name) for name in ("go", "state"))
+        left = [rank for rank in range(len(places)) if rank not in lost]
+        home = places[left[0]]
+        index = [nodes[each] for each in range(len(nodes.cluster.nodes))].index(home)
+        first = 5
+        asked = {"rendezvous": nodes.rendezvous, "first": 0}
+        undisturbed = self.train(places, "before", steps=first, save=state, **asked).ends()
+        run = self.train(places, "train", steps=STEPS, hold=[first, go], **asked)
+        self.await_standstill(home)
+        lose(run)
+        with open(go, "w", encoding="utf-8"):
+            pass
+        said = run.ends(lost)
+        events = json.dumps(home.ctl_json("events"))
+        self.assertIn(f"goes on with {len(left)} of {len(places)} ranks", events)
+        after = self.train(
+            [places[rank] for rank in left],
+            "after",
+            members=left,
+            rendezvous=nodes.address(index),
+            first=first,
+            steps=STEPS - first,
+            load=state,
+        ).ends()
+        for place, rank in enumerate(left):
+            # What is under way is the last one that all had averages of, until its updates are made.
+            self.assertIn(said[rank]["resizes"][0]["iteration"], (first, first + 1))
+            self.assertEqual(said[rank]["resizes"][0]["members"], left)
+            self.assertEqual(said[rank]["resizes"][0]["lost"], list(lost))
+            self.assertEqual(said[rank]["losses"][:first], undisturbed[rank]["losses"])
+            self.assertEqual(said[rank]["losses"][first:], after[place]["losses"])
+            self.assertEqual(said[rank]["digest"], after[place]["digest"])
+        return undisturbed
+
+    def require_goes_on_without_the_leaders_node(self, count: int) -> None:
+        """One rank on each of so many nodes; the node of rank 0 is gone at once, with its addresses."""
+        cluster = Cluster(nodes=count)
+        self.addCleanup(cluster.close)
+        nodes = Services(cluster)
+        places = [nodes[index] for index in range(count)]
+        self.require_goes_on_without_a_node(nodes, places, [0], lambda _: cluster[0].kill())
 
 
 class OneNode(ShrinkCase):
@@ -194,93 +259,27 @@ class Nodes(ShrinkCase):
         )
         self.require_goes_on(run, services, rendezvous, [3])
 
-    def test_ranks_go_on_without_a_node(self) -> None:
+    def test_training_goes_on_without_a_node_of_two_ranks(self) -> None:
         self.begin(3)
-        ranks = self.services.ranks([1, 1, 2], job="fewer")
-        self.addCleanup(ranks.__exit__)
-        ranks.each("tensor", name="w", count=COUNT)
-        ranks.each("post", kind="all_reduce", name="w")
-        ranks.each("wait")
-        self.services[2].kill()
-        for lost in (2, 3):
-            ranks[lost].kill()
-        left = ranks.members[:2]
-        for member in left:
-            with self.assertRaises(RankError):
-                member.call("post", kind="all_reduce", name="w")
-                member.call("wait")
-            member.send("shrink", timeout=LIMIT_S, min_world=2, grace=GRACE_S)
-        self.assertEqual(
-            [member.receive() for member in left], [[0, 2, [0, 1]], [1, 2, [0, 1]]]
-        )
-        for member in left:
-            member.call("fill", name="w", value=member.rank + 1.0)
-            member.call("post", kind="all_reduce", name="w", op="average")
-        for member in left:
-            member.call("wait")
-            self.assertEqual(member.call("values", name="w"), [1.5] * 4)
+        nodes = self.services
+        places = [nodes[0], nodes[1], nodes[2], nodes[2]]
 
-    def await_iterations(self, service: Service) -> None:
-        """Until the job there has ended some operations."""
-        until = time.monotonic() + LIMIT_S
-        while not any(job["operations_ended"] for job in service.ctl_json("jobs")["jobs"]):
-            self.assertLess(time.monotonic(), until)
-            time.sleep(0.05)
+        def lose(run: Run) -> None:
+            nodes[2].kill()
+            for rank in (2, 3):
+                run.programs[rank].kill()
+
+        undisturbed = self.require_goes_on_without_a_node(nodes, places, [2, 3], lose)
+        # The least world is 1 of 4.
+        self.assertIn("two halves", undisturbed[0]["warned"][0])
+        self.assertEqual([len(undisturbed[rank]["warned"]) for rank in range(4)], [1, 0, 0, 0])
+        events = [event["text"] for event in nodes[0].ctl_json("events")["events"]]
+        warned = [text for text in events if "two halves" in text]
+        self.assertEqual(len(warned), 3, "one for each job")
+        self.assertIn("1 of 4 ranks", warned[0])
 
     def test_training_goes_on_without_the_leaders_node(self) -> None:
-        cluster = Cluster(nodes=3)
-        self.addCleanup(cluster.close)
-        self.services = Services(cluster)
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        go, state = (os.path.join(folder.name, name) for name in ("go", "state"))
-        places = [self.services[0], self.services[1], self.services[2]]
-        first = 5
-        undisturbed = self.train(
-            places,
-            "before",
-            rendezvous=self.services.rendezvous,
-            first=0,
-            steps=first,
-            save=state,
-        ).ends()
-        run = self.train(
-            places,
-            "train",
-            rendezvous=self.services.rendezvous,
-            first=0,
-            steps=STEPS,
-            hold=[first, go],
-        )
-        self.await_iterations(self.services[1])
-        # Once all are where they wait, nothing of the job moves any more.
-        moved, before = -1, -2
-        while moved != before:
-            time.sleep(1)
-            jobs = self.services[1].ctl_json("jobs")["jobs"]
-            moved, before = jobs[0]["blocks_ended"] + jobs[0]["operations_ended"], moved
-        cluster[0].kill()
-        with open(go, "w", encoding="utf-8"):
-            pass
-        said = run.ends([0])
-        events = json.dumps(self.services[1].ctl_json("events"))
-        self.assertIn("goes on with 2 of 3 ranks", events)
-        after = self.train(
-            places[1:],
-            "after",
-            members=[1, 2],
-            rendezvous=self.services.address(1),
-            first=first,
-            steps=STEPS - first,
-            load=state,
-        ).ends()
-        for place, rank in enumerate((1, 2)):
-            # What is under way is the last one that all had averages of, until its updates are made.
-            self.assertIn(said[rank]["resizes"][0]["iteration"], (first, first + 1))
-            self.assertEqual(said[rank]["resizes"][0]["members"], [1, 2])
-            self.assertEqual(said[rank]["losses"][:first], undisturbed[rank]["losses"])
-            self.assertEqual(said[rank]["losses"][first:], after[place]["losses"])
-            self.assertEqual(said[rank]["digest"], after[place]["digest"])
+        self.require_goes_on_without_the_leaders_node(3)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ Trains by ScheduledOptimizer from step ``first`` on; the data of a step depends 
 of ``members`` this rank is. A member named in ``kill`` kills itself at that moment of that step; before the step
 of ``hold`` all wait until the path is there. One named in ``slow`` computes for so many seconds more
 in each step. A rank that joins begins with the job's next step. Prints one JSON line: each step's loss, how the
-job was resized, the first step, and a digest of parameters and optimizer state; rank 0 saves these to ``grown``
-when others join.
+job was resized, the first step, a digest of parameters and optimizer state, and what init() warned of; rank 0 saves
+parameters and state to ``grown`` when others join.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def main() -> int:
         parameters, state = torch.load(asked["load"])
         model.load_state_dict(parameters)
         adam.load_state_dict(state)
-    session = headrace.init()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        session = headrace.init()
     rank = session.rank
     member = session.members[rank] if session.joins else asked["members"][rank]
     resizes: list[dict[str, Any]] = []
@@ -100,6 +102,7 @@ def main() -> int:
         "resizes": resizes,
         "first": first,
         "digest": digest_of(model, adam),
+        "warned": [str(each.message) for each in warned],
     }
     print(json.dumps(said), flush=True)
     optimizer.close()

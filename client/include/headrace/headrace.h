@@ -302,6 +302,10 @@ HR_API uint32_t hr_session_members(const hr_session* session, uint32_t* members,
 /* Returns 1 if this rank's service knows of processes that wait with HR_ROLE_JOIN, else 0. A
  * reconnect resets it. */
 HR_API int hr_session_members_wait(const hr_session* session);
+/* The rendezvous of the job: "host:port", or as in hr_options.rendezvous. After a reconnect, the
+ * one at which this rank has attached last. Empty: all ranks are on this node, or the service's own
+ * rendezvous is used. Valid until the next reconnect; must not be called during one. */
+HR_API const char* hr_session_rendezvous(const hr_session* session);
 /* The job's name; lives as long as the session. */
 HR_API const char* hr_session_job(const hr_session* session);
 /* The service's process id, for messages; 0 if the kernel does not know it. A reconnect changes it.

@@ -16,6 +16,7 @@ from headrace import dtypes, library, messages
 from headrace.arena import Arena, Range, Tensor
 from headrace.errors import Error, Unavailable
 from headrace.layout import Gradient, Layout
+from headrace.least_world import warned_of_halves
 from headrace.operation import Operation
 from headrace.pieces import Pieces
 from headrace.region import Foreign, device_number, stream_handle
@@ -55,7 +56,6 @@ class Session:
         self.rank: int = options.rank
         self.world_size: int = options.world_size
         self.job: str = options.job.decode()
-        self.rendezvous: str = options.rendezvous.decode()
         self.reconnect_seconds: int = options.reconnect_s
         self.shrink_min_world: int = options.shrink_min_world  # 0: never goes on with fewer
         self.members: tuple[int, ...] = ()
@@ -144,6 +144,7 @@ class Session:
         self.rank = c.hr_session_rank(self.handle)
         self.world_size = count
         self.members = tuple(members[:count])
+        self.rendezvous: str = c.hr_session_rendezvous(self.handle).decode()
 
     def close(self) -> None:
         """Leaves the job in an orderly way; nothing to do when the service went first.
@@ -562,7 +563,7 @@ def init(
         if role not in ROLES:
             raise ValueError(f'role "{role}" is none of {", ".join(ROLES)}')
         options.role = ROLES.index(role)
-    return Session(options)
+    return warned_of_halves(Session(options))
 
 
 def _set_slow(options: library.Options, slow: float | None, slow_evict: bool | None) -> None:

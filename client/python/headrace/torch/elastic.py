@@ -23,6 +23,7 @@ perhaps shown to the world, is never taken back because it alone knew.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import math
 import os
@@ -225,7 +226,11 @@ class ElasticState:
         handles[session.rank] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
         session.all_gather(handles)
         texts = [bytes(row.tolist()).decode().rstrip() for row in handles]
-        group._start(Membership.of(texts, self._number, group._identity).attach(DEFAULT_TIMEOUT))
+        membership = Membership.of(texts, self._number, group._identity)
+        if membership.rendezvous:
+            # Where the members have met: the environment's may be the address of a node that is gone.
+            membership = dataclasses.replace(membership, rendezvous=session.rendezvous)
+        group._start(membership.attach(DEFAULT_TIMEOUT))
         self.group = group
         session.barrier()  # which hears at once of a member that does not come
         self.model = self._wrap(self.module, group)
