@@ -14,7 +14,7 @@
 namespace headrace::ipc {
 
 inline constexpr std::uint64_t kBoardMagic = 0x3144524f42445248;  // "HRDBORD1"
-inline constexpr std::uint32_t kBoardVersion = 13;
+inline constexpr std::uint32_t kBoardVersion = 14;
 inline constexpr std::int64_t kTimeUnknown = -1;  // in rows whose field says that it may be
 
 inline constexpr std::size_t kJobRowsMax = 64;
@@ -147,6 +147,10 @@ struct JobRow {
   std::uint32_t recoveries;           // epochs that followed one that failed here
   std::int64_t recovery_ns;   // the last: from the failure to the first operation that ended well
   std::int64_t recovered_ns;  // sum of all
+  std::uint32_t joiners_waiting;  // processes that wait to join it, on all nodes
+  std::uint32_t spares_waiting;   // and that wait for a lost rank's place
+  std::uint32_t evictions;        // ranks that were evicted while this service ran
+  std::uint32_t reserved0;
   char name[64];
   char failure[256];  // why state is kFailed, what keeps its nodes from beginning, or who is slow
 };
@@ -479,7 +483,7 @@ struct BoardLayout {
   BoardSlot<PeerRow> peers[kPeerRowsMax];
   BoardSlot<UserRow> users[kUserRowsMax];
 };
-static_assert(sizeof(ServiceRow) == 368 && sizeof(CountersRow) == 256 && sizeof(JobRow) == 808);
+static_assert(sizeof(ServiceRow) == 368 && sizeof(CountersRow) == 256 && sizeof(JobRow) == 824);
 static_assert(sizeof(UserRow) == 88);
 static_assert(sizeof(GpuRow) == 128 && sizeof(LogRow) == 16 && sizeof(CertificateRow) == 296);
 static_assert(sizeof(RankRow) == 80 && sizeof(QueueRow) == 168 && sizeof(LaneRow) == 216);

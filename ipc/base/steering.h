@@ -25,10 +25,11 @@ enum class SteeringKind : std::uint8_t {
   kDrainOperations = 10,
   kDrainIterations = 11,
   // Between services only, about ranks that are slow (service/session/slow_rank.h).
-  kSlowBound = 12,  // value: SlowBound, as rank 0 said when it attached
-  kOwnShare = 13,   // value: OwnShare, to the node of rank 0
-  kSlowRank = 14,   // value: SlowRank, from the node of rank 0
-  kEvict = 20,      // value: a rank, which the job loses at once as if its process were gone
+  kSlowBound = 12,   // value: SlowBound, as rank 0 said when it attached
+  kOwnShare = 13,    // value: OwnShare, to the node of rank 0
+  kSlowRank = 14,    // value: SlowRank, from the node of rank 0
+  kApplicants = 15,  // between services only, from the leader; value: WaitingApplicants
+  kEvict = 20,       // value: a rank, which the job loses at once as if its process were gone
 };
 constexpr bool IsAboutSlowRanks(SteeringKind kind) {
   return kind >= SteeringKind::kSlowBound && kind <= SteeringKind::kSlowRank;

@@ -8,7 +8,7 @@ using Quorum = import "client.capnp".Quorum;
 using Membership = import "client.capnp".Membership;
 $Cxx.namespace("headrace::schema");
 
-const peerProtocolVersion :UInt32 = 10;
+const peerProtocolVersion :UInt32 = 11;
 
 struct PeerHello {
   protocolVersion @0 :UInt32;
@@ -85,6 +85,7 @@ struct Layout {
   tensors @1 :List(LayoutTensor);
   namesHash @2 :UInt64;     # of all names in their order, whole ones: PROTOCOL.md
   compressAfter @3 :UInt64; # iterations that cross as they are before any is encoded
+  iterationsBefore @4 :UInt64;  # of the job's earlier epochs, as the node's ranks have counted them
 }
 
 struct SeenIteration {   # how one iteration went on a node, in seconds with idle lanes
@@ -175,6 +176,7 @@ struct PeerMessage {
       iterations @66 :List(SeenIteration);  # the last ones, each by itself
       contention @67 :Float64;    # of the rate of computing, lost while a block is under way
       codecs @81 :List(CodecCost);  # of transfers between the job's nodes
+      railsChanged @90 :Bool;  # a rail was lost or is back: costs are of the time since
     }
     requestPolicy :group {
       policy @39 :UInt8;
@@ -261,6 +263,7 @@ struct PeerMessage {
       version @47 :UInt32;
       fromIteration @48 :UInt64;
       beforeS @49 :Float64;
+      iterationsBefore @89 :UInt64;  # of the job's earlier epochs, as the rank that has counted most
     }
     announceMembersWait @80 :Void;  # to join the job
     announceJobPlaces :group {  # job: the node's number of the question, which is asked there, too

@@ -103,6 +103,7 @@ void Leader::OnNodeDown(NodeId node, Code code, const std::string& cause) {
   }
   quorums_.OnNodeDown(node);
   jobs_.ForgetNode(node);
+  quorums_.ShowApplicants();
 }
 
 void Leader::Handle(NodeId node, const PeerMessage& message, TimeNs now) {
@@ -123,6 +124,7 @@ void Leader::Handle(NodeId node, const PeerMessage& message, TimeNs now) {
       },
       message);
   quorums_.CallMembers();
+  quorums_.ShowApplicants();
 }
 
 template <typename Message>

@@ -11,7 +11,8 @@ namespace headrace::service {
 // All nodes receive it in the order in which the leader did, whoever asks. A job that has not begun
 // can only be ended: honest nodes keep what else people want of it until then.
 void LeaderSettings::Handle(Job& job, Part& part, const RequestSteering& request) {
-  if (part.server) return;
+  // Who waits for the job is the leader's to say.
+  if (part.server || request.steering.kind == SteeringKind::kApplicants) return;
   Steering steering = request.steering;
   steering.node = jobs_.NameOf(part);
   if (steering.kind == SteeringKind::kCancel) {

@@ -222,6 +222,41 @@ void LedQuorums::CallMembers() {
   }
 }
 
+WaitingApplicants LedQuorums::CountApplicants(std::string_view name, std::uint32_t uid) const {
+  WaitingApplicants waiting;
+  const auto count = [](std::uint32_t& counted) {
+    counted = std::min(counted + 1, WaitingApplicants::kCountMax);
+  };
+  for (const auto& [number, question] : quorums_) {
+    if (question.name != name || question.uid != uid) continue;
+    for (const auto& [node, report] : question.reports) {
+      for (const MemberReport& each : report.members) {
+        if (each.state == MemberState::kJoins) count(waiting.joiners);
+        if (each.state == MemberState::kSpare) count(waiting.spares);
+      }
+    }
+  }
+  return waiting;
+}
+
+void LedQuorums::ShowApplicants() {
+  std::erase_if(shown_, [this](const auto& entry) { return !jobs_.all().contains(entry.first); });
+  if (quorums_.empty() && shown_.empty()) return;
+  for (const auto& [number, job] : jobs_.all()) {
+    if (job.stage != LedJob::Stage::kRunning) continue;
+    const WaitingApplicants waiting = CountApplicants(job.name, job.uid);
+    const auto shown = shown_.find(number);
+    if (waiting == (shown == shown_.end() ? WaitingApplicants() : shown->second)) continue;
+    shown_.insert_or_assign(number, waiting);
+    const Steering steering{
+        .kind = SteeringKind::kApplicants, .value = waiting.Value(), .uid = job.uid, .node = {}};
+    for (const LedJob::Part& part : job.parts) {
+      if (part.server || part.forgot) continue;
+      jobs_.Send(part, AnnounceSteering{.job = part.number, .steering = steering});
+    }
+  }
+}
+
 void LedQuorums::Handle(NodeId node, const LeaveQuorum& leave) {
   for (auto& [number, question] : quorums_) {
     const auto found = question.reports.find(node);

@@ -52,7 +52,9 @@ class LedQuorums {
   void OnNodeDown(NodeId node);
   // Notifies each running job once that applicants want to join it.
   void CallMembers();
-  // The job has come so far: who goes on is in a later epoch.
+  // Sends the number of waiting applicants to the nodes of running jobs if it has changed.
+  void ShowApplicants();
+  // The job has reached this epoch: members that continue need a later one.
   void OnEpochLost(const std::string& job, std::uint32_t uid, std::uint32_t epoch);
   // The job starts from the beginning: its decisions are void.
   void Forget(std::string_view job, std::uint32_t uid);
@@ -118,8 +120,9 @@ class LedQuorums {
     std::vector<std::string> elsewhere;  // nodes that ask and meet at another service
   };
 
-  std::uint64_t Find(const std::string& name, std::uint32_t uid) const;  // 0: there is none
-  // Whether somebody waits for an answer.
+  std::uint64_t Find(const std::string& name, std::uint32_t uid) const;  // 0 if there is none
+  WaitingApplicants CountApplicants(std::string_view name, std::uint32_t uid) const;
+  // Whether a member of the job waits for an answer.
   bool AreAsking(const std::string& name, std::uint32_t uid) const;
   const Known* FindKnown(std::string_view name, std::uint32_t uid) const;
   Known& Remember(const std::string& name, std::uint32_t uid);
@@ -149,7 +152,9 @@ class LedQuorums {
   LedJobs& jobs_;
   std::uint64_t opened_ = 0;
   std::map<std::uint64_t, Question> quorums_;
-  std::deque<Known> known_;  // the newest last
+  std::deque<Known> known_;  // oldest first
+  // The numbers of applicants last sent to the nodes of each job, by the job's number.
+  std::map<std::uint64_t, WaitingApplicants> shown_;
 };
 
 }  // namespace headrace::service

@@ -7,6 +7,7 @@
 
 #include "ipc/base/check.h"
 #include "ipc/base/foreign_text.h"
+#include "service/session/quorum.h"
 #include "service/session/slow_rank.h"
 #include "transport/transport.h"
 
@@ -50,6 +51,8 @@ const char* NameOf(SteeringKind kind) {
       return "own share of a rank";
     case SteeringKind::kSlowRank:
       return "slow rank";
+    case SteeringKind::kApplicants:
+      return "waiting applicants";
     case SteeringKind::kEvict:
       return "evict rank";
   }
@@ -126,6 +129,13 @@ Status CheckNodeSteering(std::uint8_t kind, std::uint64_t value) {
   const bool drain = kind == static_cast<std::uint8_t>(SteeringKind::kDrain);
   if (progress || (drain && value == kDrainToMoveOver)) return {};
   if (IsAboutSlowRanks(SteeringKind{kind})) return CheckSlowSteering(SteeringKind{kind}, value);
+  if (SteeringKind{kind} == SteeringKind::kApplicants) {
+    const WaitingApplicants waiting = WaitingApplicants::Of(value);
+    constexpr std::uint32_t kMax = WaitingApplicants::kCountMax;
+    if (waiting.joiners <= kMax && waiting.spares <= kMax) return {};
+    return Wrong(fmt::format("{} joiners and {} spares of one job: 0 to {} are possible",
+                             waiting.joiners, waiting.spares, kMax));
+  }
   return CheckSteering(kind, value);
 }
 

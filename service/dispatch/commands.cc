@@ -42,6 +42,9 @@ void JobCommands::Steer(Job& job, const Steering& steering, TimeNs now) {
     case Kind::kOwnShare:
     case Kind::kSlowRank:
       return OnSlow(job, steering, now);
+    case Kind::kApplicants:
+      job.steering.applicants = WaitingApplicants::Of(steering.value);
+      return job.Changed();
     case Kind::kCompress:  // it comes with a plan
       return;
   }
@@ -53,9 +56,11 @@ void JobCommands::OnSlow(Job& job, const Steering& steering, TimeNs now) {
 }
 
 void JobCommands::Evict(Job& job, std::uint64_t rank, std::string cause) {
-  if (rank >= job.world_size()) return;
+  if (rank >= job.world_size() || job.IsGone(static_cast<std::uint32_t>(rank))) return;
+  job.steering.evicted |= std::uint64_t{1} << rank;
+  job.Changed();
   const Member& member = job.member(static_cast<std::uint32_t>(rank));
-  if (member.session == nullptr || member.gone) return;  // it is another node's, or gone
+  if (member.session == nullptr) return;  // it is another node's
   // Once in a session's life, or as often as a person may ask.
   rpc_.Send(SessionBroken{.session = member.session->identity().id,
                           .error = Error(Code::kPeerLost, std::move(cause)),

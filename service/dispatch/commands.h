@@ -50,7 +50,7 @@ class JobCommands {
 
  private:
   // Rpc ends the lease as if the process were gone; all else follows from the lease's end, here and
-  // on the other nodes.
+  // on the other nodes. Each node counts it, whose rank it may be.
   void Evict(Job& job, std::uint64_t rank, std::string cause);
   void OnSlow(Job& job, const Steering& steering, TimeNs now);
   void Resume(Job& job, const Steering& steering, TimeNs now);

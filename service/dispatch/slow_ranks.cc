@@ -175,7 +175,6 @@ std::optional<SlowRanks::Eviction> SlowRanks::OnSlowRank(Job& job, const SlowRan
     const std::uint32_t least = notes.bound.least_world;
     if (!was_named || least == 0 || job.world_size() <= least) return std::nullopt;
     events_.Announce(job, Code::kTimeout, fmt::format("{} is evicted as slow: {}", who, how));
-    if (!job.IsHere(slow.rank)) return std::nullopt;
     return Eviction{slow.rank,
                     fmt::format("was evicted as slow: {}, and the job allows {} s of that "
                                 "(HEADRACE_SLOW); it may join again: start it with "

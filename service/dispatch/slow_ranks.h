@@ -45,8 +45,8 @@ class SlowRanks {
   void OnRecord(Job& job, std::uint32_t rank, TimeNs now) {
     if (job.slow.bound.seconds != 0) Measure(job, rank, now);
   }
-  // Steering of one of the three kinds, of which `value` is checked. Says why the rank of this node
-  // is to be evicted that a SlowRank names, if it is.
+  // Steering of one of the three kinds, of which `value` is checked. Says why the rank that a
+  // SlowRank names is to be evicted, if it is.
   struct Eviction {
     std::uint32_t rank = 0;
     std::string cause;

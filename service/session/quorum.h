@@ -52,6 +52,22 @@ inline constexpr std::uint32_t kApplicantsFrom = std::uint32_t{1} << 31;
 
 inline bool IsApplicant(MemberState state) { return state >= MemberState::kJoins; }
 
+// How many applicants wait for a running job, on all of its nodes.
+struct WaitingApplicants {
+  static constexpr std::uint32_t kCountMax = 1'000'000;  // more are said to be so many
+
+  std::uint32_t joiners = 0;
+  std::uint32_t spares = 0;
+
+  // As a steering's value.
+  std::uint64_t Value() const { return std::uint64_t{spares} << 32 | joiners; }
+  static WaitingApplicants Of(std::uint64_t value) {
+    return {.joiners = static_cast<std::uint32_t>(value),
+            .spares = static_cast<std::uint32_t>(value >> 32)};
+  }
+  friend bool operator==(const WaitingApplicants&, const WaitingApplicants&) = default;
+};
+
 // What a process is to a job.
 enum class MemberRole : std::uint8_t { kMember = 0, kJoins = 1, kSpare = 2 };
 inline constexpr std::uint8_t kMemberRolesCount = 3;

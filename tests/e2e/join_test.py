@@ -41,6 +41,16 @@ class JoinCase(ElasticCase):
             self.assertLess(time.monotonic(), until, users)
             time.sleep(0.05)
 
+    def await_job(self, service: Service, **fields: Any) -> dict[str, Any]:
+        """Until what the service shows of its one job is so; returns it."""
+        until = time.monotonic() + LIMIT_S
+        while True:
+            jobs = service.ctl_json("jobs")["jobs"]
+            if len(jobs) == 1 and all(jobs[0][name] == value for name, value in fields.items()):
+                return jobs[0]
+            self.assertLess(time.monotonic(), until, (fields, jobs))
+            time.sleep(0.05)
+
     def go_on(self) -> None:
         time.sleep(0.2)  # what came last is known to all ranks
         with open(self.path("go"), "w", encoding="utf-8"):
@@ -122,6 +132,7 @@ class OneNode(JoinCase):
         )
         spare = self.train([self.service], "train", role="spare", first=0, steps=STEPS)
         self.await_processes(self.service, 4, 1)
+        self.await_job(self.service, applicants={"joiners": 0, "spares": 1}, evictions=0)
         self.go_on()
         said: dict[Any, dict[str, Any]] = dict(run.ends([2]))
         said["spare"] = spare.ends()[0]
@@ -154,15 +165,13 @@ class OneNode(JoinCase):
         services = [self.service] * 3
         run = self.train(services, "train", first=0, steps=STEPS, hold=[HELD, self.path("go")])
         self.await_processes(self.service, 3)
-        until = time.monotonic() + LIMIT_S
-        while not self.service.ctl_json("jobs")["jobs"]:
-            self.assertLess(time.monotonic(), until)
-            time.sleep(0.05)
+        self.await_job(self.service, evictions=0)
         code, text = self.service.ctl("evict", "train", "3")
         self.assertEqual(code, 1)
         self.assertIn("no rank 3", text)
         code, text = self.service.ctl("evict", "train", "1")
         self.assertEqual(code, 0, text)
+        self.await_job(self.service, evictions=1)
         self.go_on()
         _, complaints = run.programs[1].communicate(timeout=LIMIT_S)
         self.assertNotEqual(run.programs[1].returncode, 0)

@@ -1,13 +1,15 @@
-"""The list of changes, and where each stands in a tree."""
+"""The lists of changes, and where each stands in a tree."""
 
 from __future__ import annotations
 
 import subprocess
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-LIST = Path(__file__).with_name("list.toml")
+LISTS = sorted(Path(__file__).parent.glob("list*.toml"))
 FIELDS = {"name", "why", "file", "before", "after", "targets", "tests"}
 
 
@@ -29,14 +31,17 @@ class Mutant:
     tests: str
 
 
-def load_list(path: Path = LIST) -> list[Mutant]:
-    entries = tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]
+def load_list(paths: Sequence[Path] = LISTS) -> list[Mutant]:
     mutants = []
-    for entry in entries:
+    for entry in (each for path in paths for each in _entries(path)):
         if wrong := FIELDS ^ set(entry):
             raise StaleList(f"{entry.get('name', '?')}: missing or unknown: {', '.join(wrong)}")
         mutants.append(Mutant(**entry))
     return mutants
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]
 
 
 def find_place(root: Path, mutant: Mutant) -> Path:

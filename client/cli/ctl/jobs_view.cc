@@ -108,6 +108,16 @@ Json CompressionJson(const ipc::JobRow& job) {
           {"residual", static_cast<double>(job.residual_millionths) / 1e6}};
 }
 
+// "26 %, 74 GiB saved": of what would have crossed between nodes; empty where nothing was encoded.
+std::string CompressionText(const ipc::JobRow& job) {
+  if (job.encoded_bytes == 0) return "";
+  const double share =
+      static_cast<double>(job.encoded_sent_bytes) / static_cast<double>(job.encoded_bytes);
+  const std::uint64_t saved =
+      job.encoded_bytes - std::min(job.encoded_sent_bytes, job.encoded_bytes);
+  return fmt::format("{:.0f} %, {} saved", share * 100, FormatBytes(saved));
+}
+
 // "4 -> 3, 0.8 s": the world before the last recovery and now, and what it took.
 std::string RecoveryText(const ipc::JobRow& job) {
   if (job.recoveries == 0) return "-";
@@ -133,6 +143,8 @@ Json JobJson(const ipc::JobRow& job, const Snapshot& snapshot, const UserNames& 
            {{"count", job.recoveries},
             {"last_ns", job.recoveries > 0 ? Json(job.recovery_ns) : Json(nullptr)},
             {"total_ns", job.recovered_ns}}},
+          {"applicants", {{"joiners", job.joiners_waiting}, {"spares", job.spares_waiting}}},
+          {"evictions", job.evictions},
           {"age_ns", snapshot.now_ns - job.opened_ns},
           {"operations_ended", job.operations_ended},
           {"operations_failed", job.operations_failed},
@@ -181,6 +193,9 @@ std::string JobsTable(const Snapshot& snapshot, const UserNames& users, bool wit
                {"OWNER"},
                {"RESTARTS", Align::kRight},
                {"RECOVERY", Align::kRight},
+               {"JOINING", Align::kRight},
+               {"SPARES", Align::kRight},
+               {"EVICTED", Align::kRight},
                {"AGE", Align::kRight},
                {"WEIGHT", Align::kRight},
                {"PRIORITY", Align::kRight},
@@ -190,16 +205,31 @@ std::string JobsTable(const Snapshot& snapshot, const UserNames& users, bool wit
                {"FAILED", Align::kRight},
                {"OPEN", Align::kRight},
                {"MOVED", Align::kRight},
+               {"COMPRESSED"},
                {"ON GPUS"},
                {"FAILURE"}});
   for (const ipc::JobRow& job : snapshot.jobs) {
-    table.Add({std::string(ipc::GetText(job.name)), FormatJobState(job), RanksHere(job),
-               UserText(job.owner_uid, users), std::to_string(job.restarts), RecoveryText(job),
-               FormatAge(snapshot.now_ns - job.opened_ns), std::to_string(job.weight),
-               std::to_string(job.priority), FormatRateLimit(job.limit_bytes_per_s),
-               PolicyOf(job, snapshot), std::to_string(job.operations_ended),
-               std::to_string(job.operations_failed), std::to_string(job.operations_open),
-               FormatBytes(job.bytes_moved), OnGpus(job), std::string(ipc::GetText(job.failure))});
+    table.Add({std::string(ipc::GetText(job.name)),
+               FormatJobState(job),
+               RanksHere(job),
+               UserText(job.owner_uid, users),
+               std::to_string(job.restarts),
+               RecoveryText(job),
+               std::to_string(job.joiners_waiting),
+               std::to_string(job.spares_waiting),
+               std::to_string(job.evictions),
+               FormatAge(snapshot.now_ns - job.opened_ns),
+               std::to_string(job.weight),
+               std::to_string(job.priority),
+               FormatRateLimit(job.limit_bytes_per_s),
+               PolicyOf(job, snapshot),
+               std::to_string(job.operations_ended),
+               std::to_string(job.operations_failed),
+               std::to_string(job.operations_open),
+               FormatBytes(job.bytes_moved),
+               CompressionText(job),
+               OnGpus(job),
+               std::string(ipc::GetText(job.failure))});
   }
   return table.Render(with_header);
 }

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <optional>
 
 #include "ipc/base/clock.h"
+#include "service/session/quorum.h"
 #include "service/session/steering.h"
 
 namespace headrace::service {
@@ -34,7 +36,12 @@ struct SteeringNotes {
   // Deadlines stand still since then, from the request for a pause on; 0: they do not.
   TimeNs frozen_since_ns = 0;
   DrainNotes drain;
+  std::uint64_t evicted = 0;     // bit r: rank r is
+  WaitingApplicants applicants;  // as the job's leader says
 
+  std::uint32_t EvictionsCount() const {
+    return static_cast<std::uint32_t>(std::popcount(evicted));
+  }
   bool paused() const { return paused_after != UINT64_MAX; }
   bool MayBegin(std::uint64_t operation) const {
     return operation <= paused_after && operation <= drain.operations;

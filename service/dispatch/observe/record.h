@@ -140,6 +140,7 @@ struct RecoveryRecord {
   std::uint32_t count = 0;
   TimeNs last_ns = 0;
   TimeNs sum_ns = 0;
+  std::uint32_t evictions = 0;  // in the epochs before
 };
 
 struct JobRecord {

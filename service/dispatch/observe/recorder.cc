@@ -118,6 +118,7 @@ void Recorder::CloseJob(const Job& job, TimeNs now) {
   record.shares.clear();
   if (job.failed_ns() != 0) {
     if (lost_.size() == ipc::kJobRowsMax) lost_.pop_front();
+    record.recovery.evictions += job.steering.EvictionsCount();
     lost_.push_back({.name = job.name(),
                      .uid = job.owner_uid(),
                      .world_size = job.world_size(),

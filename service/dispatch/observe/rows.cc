@@ -97,6 +97,9 @@ ipc::JobRow MakeJobRow(const Job& job) {
   row.recoveries = recovery.count;
   row.recovery_ns = recovery.last_ns;
   row.recovered_ns = recovery.sum_ns;
+  row.joiners_waiting = job.steering.applicants.joiners;
+  row.spares_waiting = job.steering.applicants.spares;
+  row.evictions = recovery.evictions + job.steering.EvictionsCount();
   row.paused = job.paused ? 1 : 0;
   row.draining = job.draining ? 1 : 0;
   row.blocks_ended = sums.blocks_ended;

@@ -79,6 +79,19 @@ function iteration(job) {
   return `${duration(job.plan.measured_s)}${predicted}`;
 }
 
+/** "2, last 4 -> 3 ranks in 0.8 s": how often the job went on after a loss. */
+function recovered(job) {
+  if (!(job.recoveries > 0)) return "";
+  const ranks = job.world_before === job.world_size ? "" : `${job.world_before} -> ${job.world_size} ranks `;
+  return `${count(job.recoveries)}, last ${ranks}in ${duration(job.recovery_s)}`;
+}
+
+/** "1 to join, 2 spare": who waits to be a rank of the job. */
+function applicants(job) {
+  return [[job.joiners_waiting, "to join"], [job.spares_waiting, "spare"]]
+    .filter(([number]) => number > 0).map(([number, name]) => `${count(number)} ${name}`).join(", ");
+}
+
 /** The share of an iteration's communication that its forward pass did not stand still for. */
 function hidden(job) {
   if (!job.plan || !(job.plan.moving_s > 0)) return "";
@@ -106,6 +119,9 @@ export function showJobs(status, before, elapsed_s) {
     { title: "Job", cell: (job) => job.name },
     { title: "State", cell: stateOf },
     { title: "Ranks", kind: "number", cell: (job) => `${job.ranks_attached} here of ${job.world_size}` },
+    { title: "Recovered", cell: recovered },
+    { title: "Waiting", cell: applicants },
+    { title: "Evicted", kind: "number", cell: (job) => count(job.evictions) },
     { title: "Plan", cell: (job) => (job.plan ? `${job.plan.policy}, ${job.plan.blocks} blocks` : "") },
     { title: "Encoded", cell: encoded },
     { title: "Iteration", cell: iteration },

@@ -110,6 +110,9 @@ void BoardTest::FillJobs() {
   vision.recoveries = 2;
   vision.recovery_ns = 840 * kMillisecond;
   vision.recovered_ns = 2'100 * kMillisecond;
+  vision.joiners_waiting = 1;
+  vision.spares_waiting = 2;
+  vision.evictions = 3;
   vision.opened_ns = kNow - 3725 * kSecond;
   vision.operations_ended = 30821;
   vision.bytes_moved = std::uint64_t{779} << 30;
@@ -123,6 +126,11 @@ void BoardTest::FillJobs() {
   vision.sends_bytes = std::uint64_t{78} << 20;
   vision.sends_waiting = 2;
   vision.held_ns = 1'200 * kMillisecond;
+  vision.encoded_bytes = std::uint64_t{100} << 30;
+  vision.encoded_sent_bytes = std::uint64_t{26} << 30;
+  vision.encode_ns = 21 * kSecond;
+  vision.decode_ns = 13 * kSecond;
+  vision.residual_millionths = 6'250;
   vision.device_bytes[0] = std::uint64_t{2} << 30;
   vision.device_bytes[1] = std::uint64_t{1} << 30;
   ipc::SetText(vision.name, "vision");
@@ -398,6 +406,8 @@ void BoardTest::FillPlans() {
   plan.iterations_waited_ns = 260'000'000;
   plan.iterations_moving_ns = 5'320'000'000;
   ipc::SetText(plan.policy, "auto");
+  plan.compressed_tensors = 54;
+  ipc::SetText(plan.codec, "int8");
   plan.recorded_iterations = 32;
   plan.predicted_p90_ns = 191'250'000;
   ipc::SetText(plan.chosen, "exact, late");

@@ -62,6 +62,10 @@ Layout JobRowOfCode() {
            FIELD(JobRow, recoveries),
            FIELD(JobRow, recovery_ns),
            FIELD(JobRow, recovered_ns),
+           FIELD(JobRow, joiners_waiting),
+           FIELD(JobRow, spares_waiting),
+           FIELD(JobRow, evictions),
+           FIELD(JobRow, reserved0),
            FIELD(JobRow, name),
            FIELD(JobRow, failure)}};
 }

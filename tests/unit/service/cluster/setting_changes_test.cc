@@ -86,6 +86,19 @@ TEST(CheckSteering, RefusesARankThatNoJobHas) {
   EXPECT_EQ(service::DescribeSteering(SteeringOf(SteeringKind::kEvict, 3)), "evict rank 3");
 }
 
+TEST(CheckSteering, LetsOnlyServicesSayHowManyApplicantsWait) {
+  using service::WaitingApplicants;
+  constexpr std::uint32_t kMax = WaitingApplicants::kCountMax;
+  const auto kind = static_cast<std::uint8_t>(SteeringKind::kApplicants);
+  const auto check = [](const WaitingApplicants& waiting) {
+    return service::CheckNodeSteering(kind, waiting.Value()).ok();
+  };
+  EXPECT_FALSE(service::CheckSteering(kind, 0).ok());
+  EXPECT_TRUE(check({.joiners = kMax, .spares = kMax}));
+  EXPECT_FALSE(check({.joiners = kMax + 1}));
+  EXPECT_FALSE(check({.spares = kMax + 1}));
+}
+
 TEST(CheckSteering, RefusesAClassOfSendsThatIsNone) {
   const auto kind = static_cast<std::uint8_t>(SteeringKind::kSends);
   const Status checked = service::CheckSteering(kind, kSendsClassMax + 1);
@@ -246,6 +259,38 @@ TEST_F(SteeringTest, ACancelOutlivesTheConnectionThatShouldHaveCarriedIt) {
   EXPECT_TEXT(b_.failure(), "uid 1000");
 }
 
+// Neither half of the job would know of the other. Within a node nobody is cut off.
+TEST(LeastWorld, OfHalfOfTheRanksOrLessIsWarnedOfOnceWhereTheJobBegins) {
+  struct Case {
+    std::uint32_t min_world = 0;
+    std::uint32_t after_epoch = 0;
+    bool spans_nodes = true;
+    std::size_t warnings = 0;
+  };
+  for (const Case& each :
+       {Case{.min_world = 2, .warnings = 1}, Case{.min_world = 1, .warnings = 1},
+        Case{.min_world = 3}, Case{.min_world = 0}, Case{.min_world = 2, .after_epoch = 1},
+        Case{.min_world = 2, .spans_nodes = false}}) {
+    Meeting meeting;
+    MeetingNode& node = meeting.AddNode("a");
+    for (const std::uint32_t rank : {0U, 1U}) {
+      service::SessionIdentity identity = Meeting::Rank(1, rank, 4);
+      identity.min_world = each.min_world;
+      identity.after_epoch = each.after_epoch;
+      if (!each.spans_nodes) identity.rendezvous.clear();
+      meeting.Attach(node, identity);
+    }
+    std::vector<std::string> warnings;
+    for (const std::string& event : node.events) {
+      if (event.find("two halves") != std::string::npos) warnings.push_back(event);
+    }
+    ASSERT_EQ(warnings.size(), each.warnings) << each.min_world << " " << each.after_epoch;
+    if (each.warnings == 0) continue;
+    EXPECT_TEXT(warnings[0], "job train", std::to_string(each.min_world) + " of 4 ranks",
+                "3 or more");
+  }
+}
+
 TEST_F(SteeringTest, ADrainedJobEndsWhenEveryNodeIsDone) {
   Begin();
   a_.follower.Steer(JobId{1}, SteeringOf(SteeringKind::kDrain));
@@ -282,7 +327,7 @@ TEST_F(SteeringTest, PeopleMayNotSayHowFarADrainIs) {
   const auto kind = static_cast<std::uint8_t>(SteeringKind::kDrainOperations);
   EXPECT_FALSE(service::CheckSteering(kind, 1).ok());
   EXPECT_TRUE(service::CheckNodeSteering(kind, 1).ok());
-  EXPECT_FALSE(service::CheckNodeSteering(15, 0).ok());
+  EXPECT_FALSE(service::CheckNodeSteering(16, 0).ok());
   EXPECT_FALSE(
       service::CheckNodeSteering(static_cast<std::uint8_t>(SteeringKind::kWeight), 0).ok());
 }
@@ -303,6 +348,56 @@ TEST_F(SteeringTest, SharesOfRanksGoToTheNodeOfRankZeroAndWhoIsSlowToAll) {
   EXPECT_EQ(a_.Told<SteerJob>().size(), 2U);
   ASSERT_EQ(b_.Told<SteerJob>().size(), 1U);
   EXPECT_EQ(b_.Told<SteerJob>()[0].steering.node, "a");
+}
+
+// Two wait, then the node of one is gone, then the other gives up.
+TEST_F(SteeringTest, TheLeaderTellsAllNodesHowManyWaitForTheJobWheneverThatChanges) {
+  using service::WaitingApplicants;
+  Begin();
+  MeetingNode& c = meeting_.AddNode("c");
+  const auto apply = [this](MeetingNode& node, std::uint64_t client, service::MemberRole role) {
+    node.follower.Handle(service::AskQuorum{.token = client,
+                                            .client = client,
+                                            .job = "train",
+                                            .uid = 1000,
+                                            .pid = 5,
+                                            .leader = kMeetingPlace,
+                                            .role = role,
+                                            .membership = {},
+                                            .rules = {},
+                                            .until_ns = meeting_.now() + 60 * kSecond},
+                         meeting_.now());
+    meeting_.Run();
+  };
+  apply(b_, 1001, service::MemberRole::kSpare);
+  apply(c, 1002, service::MemberRole::kJoins);
+  meeting_.Cut(c, "broke");
+  meeting_.Run();
+  b_.follower.Handle(service::QuorumClientLost{.client = 1001, .exited = true});
+  meeting_.Run();
+  for (const MeetingNode* node : {&a_, &b_}) {
+    std::vector<WaitingApplicants> told;
+    for (const SteerJob& each : node->Told<SteerJob>()) {
+      EXPECT_EQ(each.steering.kind, SteeringKind::kApplicants);
+      told.push_back(WaitingApplicants::Of(each.steering.value));
+    }
+    // The connection of c comes about again, since somebody waits there.
+    const std::vector<WaitingApplicants> wanted = {{.spares = 1},
+                                                   {.joiners = 1, .spares = 1},
+                                                   {.spares = 1},
+                                                   {.joiners = 1, .spares = 1},
+                                                   {.joiners = 1}};
+    EXPECT_EQ(told, wanted) << node->name;
+  }
+}
+
+TEST_F(SteeringTest, OnlyTheLeaderSaysHowManyWait) {
+  Begin();
+  const service::WaitingApplicants waiting{.joiners = 7};
+  b_.follower.Handle(
+      service::SteerJob{JobId{7}, SteeringOf(SteeringKind::kApplicants, waiting.Value())});
+  meeting_.Run();
+  EXPECT_TRUE(a_.Told<SteerJob>().empty());
 }
 
 TEST_F(SteeringTest, PeopleMayNotSayWhoIsSlow) {

@@ -78,6 +78,9 @@ void WriteJobs(ipc::BoardLayout& board) {
   bert.moving_ns = 80 * kSecond + 250 * kMillisecond;
   bert.held_ns = 70 * kMillisecond;
   bert.restarts = 2;
+  bert.joiners_waiting = 1;
+  bert.spares_waiting = 2;
+  bert.evictions = 3;
   bert.sends_class = 1;
   bert.sends_ended = 640;
   bert.receives_ended = 512;
