@@ -49,7 +49,8 @@ void FollowerPlans::Handle(const TimesSeen& message) {
   jobs_.SendToLeader(*job, ReportTimesSeen{.job = job->number,
                                            .seen = {.times = message.times,
                                                     .costs = message.costs,
-                                                    .codecs = message.codecs}});
+                                                    .codecs = message.codecs,
+                                                    .rails_changed = message.rails_changed}});
 }
 
 void FollowerPlans::Handle(Job& job, const PlanPiece& piece) {

@@ -123,6 +123,10 @@ void Planning::OnTimesSeen(std::size_t node, NodeSeen seen) {
   nodes_[node].seen = std::move(seen);
   nodes_[node].reported = true;
   // The iterations that cross as they are may be over.
+  // What others have reported is of before, or is reported once more.
+  if (seen.rails_changed && !std::exchange(rails_changed_, true)) {
+    for (Node& each : nodes_) each.reported = false;
+  }
   if (present_codecs_ != WantedCodecs()) due_ = true;
   Consider();
 }
@@ -187,7 +191,9 @@ void Planning::Consider() {
       std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.reported; });
   // Another policy need not wait for new times, drift shows in them only.
   const bool due = std::exchange(due_, false) && !same_way;
-  if (all_reported || due) Make(wanted, same_way ? present_ : nullptr);
+  // The one in force was made for other wires.
+  const bool rails_changed = all_reported && std::exchange(rails_changed_, false);
+  if (all_reported || due) Make(wanted, same_way && !rails_changed ? present_ : nullptr);
 }
 
 double Planning::BlockBytes() const {

@@ -5,8 +5,9 @@
 // The first plan is `wfbp`, for which nothing need be known; under it the nodes see how long
 // everything takes. When all of them have reported, a plan by the wanted policy follows, and later
 // another one whenever it would be faster by the margin, its prediction is off what was recorded,
-// or another policy is wanted. One plan is under way at a time: made, offered to every node, and,
-// when all hold it, switched to; the next one waits until the nodes report iterations under it.
+// another policy is wanted, or a rail was lost or is back. One plan is under way at a time: made,
+// offered to every node, and, when all hold it, switched to; the next one waits until the nodes
+// report iterations under it.
 #pragma once
 
 #include <cstdint>
@@ -115,6 +116,8 @@ class Planning {
   std::vector<bool> keeps_codec_;                 // by tensor, as some node's layout has it
   std::uint64_t latest_iteration_ = 0;            // that a node has reported
   bool due_ = false;  // what is wanted has changed since a plan was considered
+  std::uint64_t iterations_before_ = 0;           // of earlier epochs, as the layouts say
+  bool rails_changed_ = false;                    // on a node, since the plan in force was made
   Stage stage_ = Stage::kNone;
   bool stopped_ = false;
   bool failed_ = false;

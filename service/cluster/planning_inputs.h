@@ -35,6 +35,7 @@ struct NodeSeen {
   NodeTimes times;
   std::vector<transport::CostLine> costs;
   std::vector<CodecCost> codecs{};  // of a transfer between the job's nodes
+  bool rails_changed = false;       // one was lost or is back, and the costs are of the time since
 };
 
 // Whether all times, medians and those of recorded iterations, are finite and not negative,

@@ -54,6 +54,7 @@ struct TimesSeen {
   NodeTimes times;
   std::vector<transport::CostLine> costs;
   std::vector<CodecCost> codecs{};  // of its transfers between nodes
+  bool rails_changed = false;       // as in NodeSeen
 };
 // An operation of the job has waited too long for a rank of this node. Reported to the users of the
 // job's other nodes.

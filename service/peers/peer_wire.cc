@@ -308,6 +308,7 @@ void Describe(auto& wire, Is<ReportTimesSeen> auto& report) {
   wire.List(report.seen.costs, kLanesMax + 1, "costs of {} lanes", HR_LIST(Costs));
   wire.List(report.seen.codecs, kCodecCostsMax, "costs of {} codecs", HR_LIST(Codecs));
   wire.List(times.iterations, plan::kRecordedMax, "{} recorded iterations", HR_LIST(Iterations));
+  wire.Number(report.seen.rails_changed, HR_FIELD(RailsChanged));
   wire.Number(times.contention, HR_FIELD(Contention));
   wire.Check([&times] { return AreRecorded(times) ? "" : kInvalidTimesText; });
 }

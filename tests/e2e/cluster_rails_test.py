@@ -3,6 +3,7 @@ again when it is back. Prints what the rails carried, second by second."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -77,6 +78,32 @@ class Load:
         )
 
 
+class PlannedLoad:
+    """Iterations of gradients that move by a plan, until it is stopped."""
+
+    def __init__(self, ranks: Ranks, counts: list[int]) -> None:
+        self.ranks = ranks
+        self.errors: list[BaseException] = []
+        self._ends = threading.Event()
+        self._iterations = threading.Thread(target=self._run)
+        ranks.each("gradients", counts=counts)
+
+    def __enter__(self) -> PlannedLoad:
+        self._iterations.start()
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._ends.set()
+        self._iterations.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._ends.is_set():
+                self.ranks.each("iterations", count=4, pause=0.02)
+        except BaseException as error:  # noqa: BLE001 - the test's thread raises it
+            self.errors.append(error)
+
+
 class TwoRails(ClusterCase):
     nodes = 2
     options = {"rails": [None, RATE_MBIT, RATE_MBIT]}
@@ -131,6 +158,40 @@ class TwoRails(ClusterCase):
         node = self.cluster[1]
         for rail, away_s in zip(RAILS, (1, 8), strict=True):
             self.lose(rail, lambda rail=rail: node.cut(rail=rail), lambda rail=rail: node.mend(rail), away_s)
+
+    def plan(self, job: str) -> dict:
+        code, text = self.services[0].ctl("plan", job, "--json")
+        jobs = json.loads(text)["jobs"] if code == 0 else []
+        found = [each["plan"] for each in jobs if each["plan"]]
+        return found[0] if found else {"version": 0}
+
+    def await_plan(self, job: str, since: int) -> dict:
+        """The first in force after that version."""
+        self.assertTrue(await_true(lambda: self.plan(job)["version"] > since, 60.0), self.texts(0))
+        return self.plan(job)
+
+    def test_the_plan_is_made_anew_when_one_is_lost_and_when_it_is_back(self) -> None:
+        ranks = self.job((1, 1), name="planned")
+        node = self.cluster[1]
+        with PlannedLoad(ranks, [1 << 18] * 8) as load:
+            self.await_plan("planned", 1)
+            time.sleep(5)  # a plan or two may follow as more is known
+            both = self.plan("planned")
+            node.cut(rail=2)
+            self.assertTrue(self.told("and no longer over tcp/eth2"), self.texts(0))
+            one = self.await_plan("planned", both["version"])
+            time.sleep(5)
+            one = self.plan("planned")
+            node.mend(2)
+            self.assertTrue(self.told("over tcp/eth2 again"), self.texts(0))
+            again = self.await_plan("planned", one["version"])
+            self.moves(2)
+        self.assertEqual(load.errors, [])
+        for plan in (both, one, again):
+            print(f"  plan {plan['version']}: {plan['predicted_ns'] / 1e6:.1f} ms predicted")
+        # Half of the links are left in between.
+        self.assertGreater(one["predicted_ns"], 1.3 * both["predicted_ns"])
+        self.assertLess(again["predicted_ns"], one["predicted_ns"])
 
     def test_one_loses_its_cable(self) -> None:
         self.lose(1, lambda: self.cluster[0].unplug(1), lambda: self.cluster[0].plug(1), 1)

@@ -89,7 +89,7 @@ void Flow::ScratchMade(Job& job, struct ScratchMade message, TimeNs now) {
 void Flow::OnMoved(Job* job, const LaneMoved& message) {
   if (job == nullptr || job->nodes() == nullptr) return;
   if (message.node >= job->nodes()->nodes.size()) return;
-  lanes_.OnMoved(*job, message.lane);
+  plans_.OnMoved(*job, message.lane);
   events_.AnnounceMove(*job, lanes_.Name(message.lane), job->nodes()->nodes[message.node].name,
                        message.move);
 }

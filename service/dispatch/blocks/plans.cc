@@ -14,6 +14,10 @@ namespace {
 // once a window.
 constexpr std::uint64_t kFirstTimes = 3;
 constexpr std::uint64_t kSecondTimes = 6;
+// Of so many iterations after one in which a rail was lost or came back; even a plan of one block
+// has enough samples then.
+constexpr std::uint64_t kTimesOfRails = 6;
+static_assert(kTimesOfRails >= LaneSamples::kSamplesMin);
 // One in so many later iterations is shown on the board.
 constexpr std::uint64_t kShownEvery = 4;
 
@@ -185,14 +189,33 @@ void Plans::Release(const Jobs& jobs, TimeNs now) {
 }
 
 void Plans::EndIteration(Job& job, std::uint64_t iteration) {
+void Plans::OnMoved(Job& job, std::uint8_t lane) {
+  lanes_.OnMoved(job, lane);
+  if (job.gradients && job.times) job.rails_changed_in = job.gradients->head_iteration();
+}
+
+std::uint64_t Plans::ReportDue(Job& job, std::uint64_t iteration) {
+  if (job.rails_changed_in != 0) {
+    // What was under way then has waited, and was sent again.
+    if (iteration == job.rails_changed_in) Lanes::ForgetRails(job);
+    return iteration >= job.rails_changed_in + kTimesOfRails ? kTimesOfRails : 0;
+  }
+  if (iteration == kFirstTimes || iteration == kSecondTimes) return kFirstTimes;
+  return iteration % IterationTimes::kWindow == 0 ? IterationTimes::kWindow : 0;
+}
+
   job.times->EndIteration(iteration);
-  const bool first = iteration == kFirstTimes || iteration == kSecondTimes;
-  if (first || iteration % IterationTimes::kWindow == 0) {
-    NodeTimes times = job.times->Median(first ? kFirstTimes : IterationTimes::kWindow);
+  if (const std::uint64_t count = ReportDue(job, iteration); count != 0) {
+    NodeTimes times = job.times->Median(count);
     job.times->Record(times);
     // Peers that is that far behind has the last ones.
-    peers_.TrySend(
-        TimesSeen{job.id(), std::move(times), lanes_.CostsOf(job), lanes_.CodecCostsOf(job)});
+    const bool rails_changed = job.rails_changed_in != 0;
+    const bool sent = peers_.TrySend(TimesSeen{.job = job.id(),
+                                               .times = std::move(times),
+                                               .costs = lanes_.CostsOf(job),
+                                               .codecs = lanes_.CodecCostsOf(job),
+                                               .rails_changed = rails_changed});
+    if (sent && rails_changed) job.rails_changed_in = 0;
   }
   if (iteration > 2 * kShownEvery && iteration % kShownEvery != 0) return;
   rows_.ShowPlan(job);

@@ -46,6 +46,9 @@ class Plans {
 
   // Begins the blocks that can begin, and switches to the next plan where it is due.
   void Advance(Job& job, TimeNs now);
+  // What a lane sends for the job takes another rail: when some iterations have shown what that
+  // costs, the leader is to make the plan anew.
+  void OnMoved(Job& job, std::uint8_t lane);
   // Every block of the iteration has ended.
   void EndIteration(Job& job, std::uint64_t iteration);
 
@@ -61,6 +64,8 @@ class Plans {
 
  private:
   void OnSwitched(Job& job);
+  // Of how many iterations the leader is to be told now that this one has ended; 0: of none.
+  static std::uint64_t ReportDue(Job& job, std::uint64_t iteration);
   // Finds memory for what encodings leave out, for the first plan that has some.
   std::optional<Failure> MakeResiduals(Job& job, const plan::Plan& plan);
   // Whether the head may not begin whatever its gradients say.

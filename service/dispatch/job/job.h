@@ -317,6 +317,8 @@ class Job {
   std::unique_ptr<IterationTimes> times;  // from the first plan on
   std::vector<LaneSamples> samples;       // by lane, from the first plan on
   CodecSamples codec_samples;
+  // In which a rail was lost or came back, until the leader has the costs since; 0: none has.
+  std::uint64_t rails_changed_in = 0;
   std::optional<Failure> gradients_failure;
   // What encodings have left out of this node's sums: laid out as the gradients are, from the
   // lowest on. Null while they cross as they are. In memory of the first local rank that has room

@@ -180,7 +180,11 @@ void Lanes::OnFacts(const LaneFacts& facts) {
 void Lanes::OnMoved(Job& job, std::uint8_t lane) {
   HR_CHECK(lane < lanes_.size() && IsBetweenNodes(lane), lane);
   lanes_[lane].cost = transport::CostKeeper(lanes_[lane].cost.line());
-  if (!job.samples.empty()) job.samples[SampleOf(lane)].Clear();
+  ForgetRails(job);
+}
+
+void Lanes::ForgetRails(Job& job) {
+  for (std::size_t place = 1; place < job.samples.size(); ++place) job.samples[place].Clear();
 }
 
 void Lanes::OnFlow(std::uint8_t lane, TimeNs flowed_ns) {

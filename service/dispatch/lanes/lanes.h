@@ -88,8 +88,11 @@ class Lanes {
   void OnFlow(std::uint8_t lane, TimeNs flowed_ns);
   // What the lane itself knows of its wires.
   void OnFacts(const LaneFacts& facts);
-  // What the lane sends for the job takes another rail: its costs are learned anew.
+  // What the lane sends for the job takes another rail. Those that share it are slower for that, so
+  // the costs of all of them are learned anew.
   void OnMoved(Job& job, std::uint8_t lane);
+  // What the job's blocks have cost between nodes says nothing any more.
+  static void ForgetRails(Job& job);
   // Asks the lanes between nodes that the operation is on whom it waits for.
   void Ask(Job& job, const Operation& operation);
   // The job's share, for the lanes between nodes.

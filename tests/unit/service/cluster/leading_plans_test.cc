@@ -103,6 +103,42 @@ TEST_F(LeadingPlans, AllNodesGetTheSamePlanAndTheSameIteration) {
   EXPECT_EQ(a_.failure() + b_.failure(), "");
 }
 
+// Without the word of a rail a plan that is as good as the present one is none.
+TEST_F(LeadingPlans, AreMadeAnewWhenEveryNodeHasReportedSinceARailWasLost) {
+  const auto tell = [this](MeetingNode& node, std::uint64_t iteration, bool rails_changed) {
+    const service::NodeSeen seen = SeenAt(iteration, kTensorsLed, 0.01, 0.005, kLedCost);
+    node.follower.Handle(service::TimesSeen{.job = JobOf(node),
+                                            .times = seen.times,
+                                            .costs = seen.costs,
+                                            .rails_changed = rails_changed});
+    meeting_.Run();
+  };
+  HandInAll();
+  Make();
+  Hold(a_, 0);
+  Hold(b_, 0);
+  TellAll(3);
+  Make();
+  Hold(a_, 4);
+  Hold(b_, 4);
+  tell(b_, 32, false);
+  tell(a_, 30, true);
+  EXPECT_TRUE(meeting_.plans_wanted().empty()) << "b has reported before the loss";
+  tell(b_, 31, true);
+  ASSERT_EQ(meeting_.plans_wanted().size(), 1U);
+  EXPECT_EQ(meeting_.plans_wanted()[0].present, nullptr) << "whatever the margin";
+  Make();
+  for (const MeetingNode* node : {&a_, &b_}) {
+    ASSERT_EQ(node->Told<PlanOffer>().size(), 3U);
+    EXPECT_EQ(node->Told<PlanOffer>()[2].plan->version, 3U);
+  }
+  Hold(a_, 40);
+  Hold(b_, 40);
+  TellAll(64);
+  ASSERT_EQ(meeting_.plans_wanted().size(), 1U);
+  EXPECT_NE(meeting_.plans_wanted()[0].present, nullptr) << "once";
+}
+
 TEST_F(LeadingPlans, TheMeasuredLinesMakeTheFirstRoute) {
   HandInAll();
   const service::MakePlan request = meeting_.plans_wanted().at(0);

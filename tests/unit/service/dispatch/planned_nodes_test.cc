@@ -177,6 +177,42 @@ TEST(PlannedNodes, AJobRunsWhenItsNodesHaveMetHoweverManyRanksAreHere) {
 
 // What the leader counts epochs by has other jobs in it; ranks that come back do not.
 TEST(PlannedNodes, AJobHasRestartedAsOftenAsItsRanksCameBack) {
+// What blocks cost before, and those that were under way, says nothing of the rails that are left.
+TEST(PlannedNodes, TellTheLeaderWhatRailsHaveCostSinceOneWasLostAndSinceItIsBack) {
+  PlannedFleet fleet(
+      Ranks{{0}, {1}},
+      {.exchange = {.name = "net0", .piece_size = 8192}, .rails_count = 2, .rails_stand_in = true});
+  fleet.AdoptAll(PlanOf({{{0, 0, 400}, {1, 0, 200}, {2, 0, 300}}}), 1);
+  fleet.Iterate(40, 10 * kMillisecond, 3 * kMillisecond);  // for which node a waits
+  for (const std::size_t node : {0U, 1U}) ASSERT_EQ(fleet.Reported(node).size(), 4U);
+  fleet.cluster.CutRail(0, 1, 1, transport::Silence::kSilent);
+  fleet.Iterate(1, kSecond);
+  fleet.Iterate(5);
+  for (const std::size_t node : {0U, 1U}) {
+    EXPECT_EQ(fleet.Reported(node).size(), 4U) << "they are not enough yet";
+  }
+  fleet.Iterate(4);
+  for (const std::size_t node : {0U, 1U}) {
+    const auto reported = fleet.Reported(node);
+    ASSERT_EQ(reported.size(), 5U);
+    EXPECT_FALSE(reported[3].rails_changed);
+    EXPECT_TRUE(reported[4].rails_changed);
+  }
+  const auto of_a = fleet.Reported(0);
+  for (const std::size_t rail : {1U, 2U}) {
+    EXPECT_GT(of_a[3].costs[rail].Seconds(1800), 2e-3);
+    EXPECT_LT(of_a[4].costs[rail].Seconds(1800), 1e-3);
+  }
+  fleet.cluster.MendRail(0, 1, 1);
+  fleet.cluster.Advance(5 * kSecond);
+  fleet.Iterate(10);
+  for (const std::size_t node : {0U, 1U}) {
+    const auto reported = fleet.Reported(node);
+    ASSERT_EQ(reported.size(), 6U);
+    EXPECT_TRUE(reported[5].rails_changed);
+  }
+}
+
   HandDrivenNode node;
   node.Attach({.world_size = 2, .epoch = 3}, 0);
   node.Settle();
@@ -206,6 +242,40 @@ TEST(PlannedNodes, AJobThatGoesOnWithFewerTellsWhatTheLossHasCost) {
   EXPECT_EQ(under_way.recoveries, 0U) << "nothing has ended yet";
   again.PostApart(OnSegment(Collective::kAllReduce, DType::kFloat32, 16));
   node.Settle();
+TEST(PlannedNodes, AJobsRowSaysWhoWaitsAndCountsWhoWasEvictedOverItsEpochs) {
+  using service::WaitingApplicants;
+  HandDrivenNode node;
+  ClientEnd& a = node.Attach({.world_size = 4}, 0);
+  ClientEnd& b = node.Attach({.world_size = 4}, 1);
+  ClientEnd& evicted = node.Attach({.world_size = 4}, 2);
+  ClientEnd& left = node.Attach({.world_size = 4}, 3);
+  node.Settle();
+  node.Close(left, true, "left the job");
+  node.Settle();
+  const auto say = [&node](SteeringKind kind, std::uint64_t value) {
+    node.Send(service::SteerJob{JobId{1}, {.kind = kind, .value = value, .uid = 1000}});
+    node.Settle();
+  };
+  say(SteeringKind::kApplicants, WaitingApplicants{.joiners = 1, .spares = 2}.Value());
+  EXPECT_EQ(node.JobRow(JobId{1})->joiners_waiting, 1U);
+  EXPECT_EQ(node.JobRow(JobId{1})->spares_waiting, 2U);
+  EXPECT_EQ(node.JobRow(JobId{1})->evictions, 0U);
+  say(SteeringKind::kEvict, 2);
+  say(SteeringKind::kEvict, 2);
+  say(SteeringKind::kEvict, 3);
+  say(SteeringKind::kEvict, 4);
+  EXPECT_EQ(node.JobRow(JobId{1})->evictions, 1U) << "one has left, and there is no fifth";
+  say(SteeringKind::kApplicants, 0);
+  EXPECT_EQ(node.JobRow(JobId{1})->spares_waiting, 0U);
+  node.Close(evicted, false, "was evicted");
+  node.Settle();
+  for (ClientEnd* rank : {&a, &b}) node.Close(*rank, false, "closed its connection");
+  node.Settle();
+  node.Attach({.world_size = 1, .epoch = 2}, 0);
+  node.Settle();
+  EXPECT_EQ(node.JobRow(JobId{1})->evictions, 1U);
+}
+
   const ipc::JobRow row = *node.JobRow(JobId{1});
   EXPECT_EQ(row.recoveries, 1U);
   EXPECT_GE(row.recovery_ns, 500 * kMillisecond);

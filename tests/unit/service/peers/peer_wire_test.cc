@@ -41,6 +41,7 @@ ReportTimesSeen Times() {
                        .share = 0.25,
                        .encode_s_per_byte = 1e-9,
                        .decode_s_per_byte = 0}};
+  told.seen.rails_changed = true;
   return told;
 }
 
@@ -93,6 +94,7 @@ TEST(PlanWire, TimesPass) {
   EXPECT_EQ(got.seen.times.forward_s, sent.seen.times.forward_s);
   EXPECT_EQ(got.seen.times.iteration_s, 1e-2);
   EXPECT_EQ(got.seen.costs, sent.seen.costs);
+  EXPECT_TRUE(got.seen.rails_changed);
   EXPECT_EQ(got.seen.times.iterations, sent.seen.times.iterations);
   EXPECT_EQ(got.seen.times.contention, 0.25);
 }
