@@ -153,7 +153,7 @@ void AddProfileOptions(CLI::App& app, ProfileOptions& options) {
       ->check(Between(1e-9, 1e9, "above 0"));
   const auto count = Between<std::uint64_t>(1, std::uint64_t{1} << 40, "1 or more");
   app.add_option("--unit-bytes", options.settings.unit_bytes,
-                 "unit of us-byte, partition of bytescheduler, bytesched-fused and p3, bucket of "
+                 "unit of us-byte, partition of bytescheduler, bytesched-fused and p3, group of "
                  "ddp, horovod and dear, in bytes")
       ->check(count)
       ->group("Policies");
