@@ -127,6 +127,9 @@ struct Transfer {
   // nowhere.
   Codec codec = Codec::kNone;
   std::byte* residual = nullptr;
+  // What such a codec draws by chance follows from it: equal on every node and in every run, and
+  // another one for each transfer and each rail.
+  std::uint64_t seed = 0;
   // In a send and receive between nodes the receive tells the sender's node that it is there, and
   // the send waits for that. Else whoever posts the send knows.
   bool meets = false;

@@ -71,4 +71,11 @@ hr_status hr_layout_end_forward(hr_layout* layout, hr_error* error) {
   });
 }
 
+hr_status hr_layout_set_iterations(hr_layout* layout, uint64_t iterations, hr_error* error) {
+  return WithLayout(layout, error, [layout, iterations](Layout&) -> Status {
+    layout->session.SetLayoutIterations(iterations);
+    return {};
+  });
+}
+
 }  // extern "C"

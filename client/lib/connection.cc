@@ -325,6 +325,8 @@ Status Connection::SetLayout(const LayoutNotice& layout) {
     for (unsigned i = 0; i < codecs.size(); ++i) codecs.set(i, layout.codecs[i].c_str());
     call.setCompressAfter(layout.compress_after);
     call.setResiduals(layout.residuals);
+    call.setIterationsBefore(layout.iterations_before);
+    call.setAdaptive(layout.adaptive);
     return call.send().then([&status](auto&& answer) { status = StatusOf(answer.getRefusal()); });
   });
 }

@@ -92,7 +92,8 @@ LayoutNotice NoticeOf(const hr_layout_options& options, std::size_t gradients_co
                       .codec = options.codec,
                       .codecs = {},
                       .compress_after = options.compress_after,
-                      .residuals = options.residuals};
+                      .residuals = options.residuals,
+                      .adaptive = options.adaptive != 0};
   if (options.codecs == nullptr) return notice;
   for (const char* const codec : std::span(options.codecs, gradients_count)) {
     notice.codecs.emplace_back(codec == nullptr ? "" : codec);

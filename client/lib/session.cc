@@ -372,6 +372,11 @@ Result<hr_layout*> Session::CreateLayout(std::span<const hr_tensor_spec> specs,
   return layout_.get();
 }
 
+void Session::SetLayoutIterations(std::uint64_t iterations) {
+  std::lock_guard lock(mutex_);
+  if (layout_request_) layout_request_->notice.iterations_before = iterations;
+}
+
 void Session::FreeLayout(const hr_layout* layout) {
   std::lock_guard lock(mutex_);
   if (layout_.get() == layout) layout_.reset();

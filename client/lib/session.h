@@ -112,6 +112,8 @@ class Session final : public LossListener {
   // One a session. The handle stays until it is freed or the session goes.
   Result<hr_layout*> CreateLayout(std::span<const hr_tensor_spec> specs,
                                   const hr_layout_options& options);
+  // The job's iterations that have ended, for when the layout is handed in again.
+  void SetLayoutIterations(std::uint64_t iterations);
   void FreeLayout(const hr_layout* layout);
 
   // In which codec all-reduces posted from now on cross between nodes; empty: none.

@@ -39,6 +39,7 @@ struct PeerStep {
 struct Steering {
   kind @0 :UInt8;           # headrace::SteeringKind
   value @1 :UInt64;
+  forced @2 :Bool;          # of compress: also a codec with which the job's optimizer may diverge
 }
 
 struct LaneProbe {

@@ -90,7 +90,8 @@ void FollowerPlans::Handle(Job& job, const AnnouncePlanSwitch& change) {
   const PlanSwitch sent{.job = job.id,
                         .version = change.version,
                         .from_iteration = change.from_iteration,
-                        .before_s = change.before_s};
+                        .before_s = change.before_s,
+                        .iterations_before = change.iterations_before};
   jobs_.SendToDispatch({sent});
   HR_CHECK(job.layouts.layout() != nullptr, job.name);
   jobs_.Add(ToWatch{Event{

@@ -9,7 +9,10 @@ std::vector<KnownJob> FollowerSettings::FindJobs(std::string_view name) const {
   for (const auto& [number, job] : jobs_.all()) {
     if (job.id == JobId{} || job.forgotten || job.stage == Stage::kFailed) continue;
     if (job.name == name)
-      found.push_back({.id = job.id, .uid = job.uid, .world_size = job.world_size});
+      found.push_back({.id = job.id,
+                       .uid = job.uid,
+                       .world_size = job.world_size,
+                       .adaptive = job.layouts.adaptive()});
   }
   return found;
 }

@@ -84,11 +84,18 @@ std::uint64_t HashNames(const Layout& layout) {
   return plan::HashOf(text);
 }
 
+Status CheckIterationsBefore(std::uint64_t iterations) {
+  if (iterations <= kIterationsBeforeMax) return {};
+  return Wrong(fmt::format("{} iterations of earlier epochs: 0 to {} are possible", iterations,
+                           kIterationsBeforeMax));
+}
+
 Status CheckLayout(const Layout& layout) {
   if (layout.reduction != Reduction::kSum && layout.reduction != Reduction::kAverage) {
     return Wrong(fmt::format("reduction {}: gradients of a layout are summed or averaged",
                              static_cast<unsigned>(layout.reduction)));
   }
+  if (Status status = CheckIterationsBefore(layout.iterations_before); !status) return status;
   if (layout.tensors.empty() || layout.tensors.size() > kLayoutTensorsMax) {
     return Wrong(fmt::format("a layout of {} tensors: 1 to {} are possible", layout.tensors.size(),
                              kLayoutTensorsMax));
@@ -182,8 +189,12 @@ void NodeLayouts::Add(std::uint32_t rank, std::shared_ptr<const Layout> layout,
   HR_CHECK(layout != nullptr && ranks_.size() < transport::kMembersMax, rank);
   const bool is_new = ranks_.insert(rank).second;
   HR_CHECK(is_new, rank);
+  adaptive_ = adaptive_ || layout->adaptive;
   if (layout_ == nullptr) {
     layout_ = std::move(layout);
+    first_rank_ = rank;
+  } else if (layout->iterations_before > layout_->iterations_before) {
+    layout_ = std::move(layout);  // equal, but for that
     first_rank_ = rank;
   }
   if (!policy_ && policy) {

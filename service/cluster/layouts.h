@@ -22,11 +22,14 @@ struct KnownJob {
   JobId id;
   std::uint32_t uid = 0;  // its owner
   std::uint32_t world_size = 1;
+  bool adaptive = false;  // the optimizer of a rank here is
 };
 
 // Checks that the layout has 1 to kLayoutTensorsMax tensors that are not empty and do not overlap,
 // the lowest at offset 0, and is summed or averaged. The error names the tensor.
 Status CheckLayout(const Layout& layout);
+// Whether a job can have had so many iterations in earlier epochs.
+Status CheckIterationsBefore(std::uint64_t iterations);
 
 // Gives each tensor its codecs: `each`, by tensor, where that names some, else `choice`, unless it
 // is small (kCompressedBytesMin) or of other elements than float32. kInvalidArgument where a codec
@@ -59,15 +62,18 @@ class NodeLayouts {
   std::size_t ranks_count() const { return ranks_.size(); }
   // Null until a rank has registered one. Shared with dispatch, which only reads it.
   const std::shared_ptr<const Layout>& layout() const { return layout_; }
-  // What those that say something say.
+  // Whether the optimizer of one of them is adaptive.
+  bool adaptive() const { return adaptive_; }
+  // The policy of the ranks that set one.
   std::optional<plan::Policy> policy() const { return policy_; }
 
  private:
   std::set<std::uint32_t> ranks_;
   std::shared_ptr<const Layout> layout_;
-  std::uint32_t first_rank_ = 0;  // that handed it in
+  std::uint32_t first_rank_ = 0;  // that handed it in first, or with the most iterations before
   std::optional<plan::Policy> policy_;
   std::uint32_t policy_rank_ = 0;  // that said it first
+  bool adaptive_ = false;
 };
 
 }  // namespace headrace::service

@@ -16,10 +16,13 @@ void LeaderPlans::Begin(Job& job) {
   }
   shape.agreed = job.agreement.costs;
   shape.halves = job.agreement.takes_halves();
-  job.planning = std::make_unique<Planning>(Planning::Options{.job = job.name,
-                                                              .policy = jobs_.options().policy,
-                                                              .token = jobs_.NumberOf(job),
-                                                              .shape = std::move(shape)});
+  if (!job.goes_on) requested_codecs_.Forget(job.name, job.uid);
+  job.planning = std::make_unique<Planning>(
+      Planning::Options{.job = job.name,
+                        .policy = jobs_.options().policy,
+                        .token = jobs_.NumberOf(job),
+                        .shape = std::move(shape),
+                        .requested_codec = requested_codecs_.Find(job.name, job.uid)});
 }
 
 void LeaderPlans::Handle(Job& job, Part& part, const ReportLayout& layout) {
@@ -42,6 +45,7 @@ void LeaderPlans::Handle(Job& job, Part& part, const RequestPolicy& request) {
 
 void LeaderPlans::SetCodec(Job& job, const CodecChoice& choice) {
   if (job.planning == nullptr) return;
+  requested_codecs_.Keep(job.name, job.uid, choice);
   job.planning->SetCodec(choice);
   Advance(job);
 }
@@ -91,7 +95,8 @@ void LeaderPlans::Execute(Job& job, const PlanSwitch& change) {
     jobs_.Send(part, AnnouncePlanSwitch{.job = part.number,
                                         .version = change.version,
                                         .from_iteration = change.from_iteration,
-                                        .before_s = change.before_s});
+                                        .before_s = change.before_s,
+                                        .iterations_before = change.iterations_before});
   }
 }
 

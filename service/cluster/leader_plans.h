@@ -3,6 +3,7 @@
 #pragma once
 
 #include "service/cluster/led_jobs.h"
+#include "service/cluster/requested_codecs.h"
 
 namespace headrace::service {
 
@@ -17,8 +18,8 @@ class LeaderPlans {
   void Handle(LedJob& job, LedJob::Part& part, const ReportLayout& layout);
   void Handle(LedJob& job, LedJob::Part& part, const ReportTimesSeen& times);
   void Handle(LedJob& job, LedJob::Part& part, const RequestPolicy& request);
-  void SetCodec(LedJob& job, const CodecChoice& choice);
   // Applies to later epochs of the job, too.
+  void SetCodec(LedJob& job, const CodecChoice& choice);
   void Handle(LedJob& job, LedJob::Part& part, const ReportPlanAck& ack);
   // The answer to MakePlan. Ignored if the job has ended.
   void Handle(const PlanMade& message);
@@ -37,6 +38,7 @@ class LeaderPlans {
   void Execute(Job& job, const PlanFailure& failure);  // erases the job
 
   LedJobs& jobs_;
+  RequestedCodecs requested_codecs_;
 };
 
 }  // namespace headrace::service

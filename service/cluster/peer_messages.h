@@ -237,7 +237,8 @@ struct AnnouncePlanSwitch {
   std::uint32_t job = 0;
   std::uint32_t version = 0;
   std::uint64_t from_iteration = 0;
-  double before_s = 0;  // an iteration until now; 0: not known
+  double before_s = 0;                  // time of an iteration under the former plan; 0: not known
+  std::uint64_t iterations_before = 0;  // iterations in earlier epochs of the job
 };
 
 // Sent to every node with ranks, including the one that requested it.

@@ -65,7 +65,9 @@ std::string DescribeVerdict(const plan::CodecVerdict& verdict) {
 }  // namespace
 
 Planning::Planning(Options options)
-    : options_(std::move(options)), nodes_(options_.shape.nodes.size()) {
+    : options_(std::move(options)),
+      nodes_(options_.shape.nodes.size()),
+      requested_codec_(options_.requested_codec) {
   HR_CHECK(!nodes_.empty(), options_.job);
 }
 
@@ -85,6 +87,7 @@ void Planning::OnLayout(std::size_t node, std::shared_ptr<const Layout> layout,
                         std::optional<plan::Policy> policy) {
   HR_CHECK(node < nodes_.size() && layout != nullptr, node);
   if (!MakesPlans() || nodes_[node].has_layout) return;
+  iterations_before_ = std::max(iterations_before_, layout->iterations_before);
   keeps_codec_.resize(std::max(keeps_codec_.size(), layout->tensors.size()));
   for (std::size_t i = 0; i < layout->tensors.size(); ++i) {
     if (layout->tensors[i].keeps_codec) keeps_codec_[i] = true;
@@ -153,7 +156,7 @@ void Planning::SetCodec(const CodecChoice& choice) {
 // with ranks only. Before it is known how long everything takes, nothing is left to a plan.
 std::vector<CodecChoice> Planning::WantedCodecs() const {
   const bool possible = options_.shape.crosses_nodes() && options_.shape.servers_count == 0;
-  if (!possible || latest_iteration_ < layout_->compress_after) return {};
+  if (!possible || iterations_before_ + latest_iteration_ < layout_->compress_after) return {};
   std::vector<CodecChoice> choices;
   for (std::size_t i = 0; i < layout_->tensors.size(); ++i) {
     const bool requested = requested_codec_ && !keeps_codec_[i];
@@ -330,7 +333,8 @@ void Planning::SwitchIfAcked() {
   steps_.emplace_back(PlanSwitch{.job = {},
                                  .version = present_->version,
                                  .from_iteration = present_from_,
-                                 .before_s = before_s});
+                                 .before_s = before_s,
+                                 .iterations_before = iterations_before_});
 }
 
 std::string DescribeSwitch(const std::string& job, const plan::Plan& plan,

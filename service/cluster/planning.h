@@ -58,6 +58,7 @@ class Planning {
     plan::Policy policy = plan::Policy::kAuto;
     RequestToken token = 0;  // of its MakePlan
     JobShape shape;
+    std::optional<CodecChoice> requested_codec{};  // by a person, in an earlier epoch of the job
   };
   explicit Planning(Options options);
 

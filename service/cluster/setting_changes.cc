@@ -139,6 +139,20 @@ Status CheckNodeSteering(std::uint8_t kind, std::uint64_t value) {
   return CheckSteering(kind, value);
 }
 
+Status CheckUnderAdaptive(std::string_view job, const CodecChoice& choice) {
+  std::vector<Codec> codecs = choice.allowed.List();
+  codecs.push_back(choice.codec);
+  const bool diverges = std::ranges::any_of(codecs, [](const Codec& codec) {
+    return codec.kind == Codec::kSign || codec.kind == Codec::kTopK ||
+           codec.kind == Codec::kRandomK;
+  });
+  if (!diverges) return {};
+  return Wrong(
+      fmt::format("codec {} is known to diverge under Adam and its like, by one of which job {} "
+                  "trains: ask for int8, int4 or bf16, or with --force",
+                  ChoiceName(choice), job));
+}
+
 std::string DescribeSteering(const Steering& steering) {
   const char* name = NameOf(steering.kind);
   if (steering.kind == SteeringKind::kLimit) {

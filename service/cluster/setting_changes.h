@@ -27,6 +27,9 @@ Status CheckSteering(std::uint8_t kind, std::uint64_t value);
 // The same as it comes from another service, which may also say how far it is with a drain.
 Status CheckNodeSteering(std::uint8_t kind, std::uint64_t value);
 
+// kInvalidArgument for a codec with which a job whose optimizer is adaptive is known to diverge.
+Status CheckUnderAdaptive(std::string_view job, const CodecChoice& choice);
+
 // "pause", "weight 3", "limit 2000000 bytes/s"
 std::string DescribeSteering(const Steering& steering);
 // "uid 1000", "uid 1000 on node b"

@@ -114,6 +114,8 @@ struct PlanSwitch {
   std::uint32_t version = 0;
   std::uint64_t from_iteration = 0;
   double before_s = 0;  // an iteration until now, as the nodes saw it; 0: not known
+  // Iterations of the job's earlier epochs, before this one's first.
+  std::uint64_t iterations_before = 0;
 };
 // Rpc refused sessions or memory for a quota so many times; dispatch keeps the board's count.
 struct QuotaRefused {

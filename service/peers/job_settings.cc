@@ -96,6 +96,10 @@ Status JobSettings::Steer(const ChangeSetting& message, const Steering& steering
     return Error(Code::kNotFound, fmt::format("job {} has no rank {}: its ranks go from 0 to {}",
                                               message.job, steering.value, found->world_size - 1));
   }
+  if (steering.kind == SteeringKind::kCompress && found->adaptive && !steering.forced) {
+    const CodecChoice choice = ChoiceOfValue(steering.value).value_or(CodecChoice());
+    if (Status status = CheckUnderAdaptive(message.job, choice); !status) return status;
+  }
   ShowEvent(Code::kOk, found->id,
             fmt::format("job {}: uid {} asks for {}", message.job, message.uid, request));
   peers_.Steer(found->id, steering);

@@ -136,6 +136,7 @@ void Describe(auto& wire, Is<Layout> auto& layout) {
   wire.Number(layout.reduction, HR_FIELD(Reduction));
   wire.Number(layout.names_hash, HR_FIELD(NamesHash));
   wire.Number(layout.compress_after, HR_FIELD(CompressAfter));
+  wire.Number(layout.iterations_before, HR_FIELD(IterationsBefore));
   wire.List(layout.tensors, kLayoutTensorsMax, "a layout of {} tensors", HR_LIST(Tensors));
   wire.Check([&layout]() -> std::string {
     const Status status = CheckLayout(layout);
@@ -433,6 +434,11 @@ void Describe(auto& wire, Is<AnnouncePlanSwitch> auto& change) {
   wire.Number(change.version, HR_FIELD(Version));
   wire.Number(change.from_iteration, HR_FIELD(FromIteration));
   wire.Number(change.before_s, HR_FIELD(BeforeS));
+  wire.Number(change.iterations_before, HR_FIELD(IterationsBefore));
+  wire.Check([&change]() -> std::string {
+    const Status status = CheckIterationsBefore(change.iterations_before);
+    return status ? "" : status.error().text();
+  });
   wire.Check([&change] {
     return IsTime(change.before_s)
                ? ""

@@ -73,7 +73,9 @@ kj::Promise<void> Admin::steer(SteerContext context) {
   }
   const Steering steering{.kind = static_cast<SteeringKind>(asked.getKind()),
                           .value = asked.getValue(),
-                          .uid = client_->process.uid};
+                          .uid = client_->process.uid,
+                          .node = {},
+                          .forced = asked.getForced()};
   return Change(context, {.job = {job.begin(), job.size()}, .setting = steering}, kWhat);
 }
 

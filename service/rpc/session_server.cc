@@ -11,6 +11,7 @@
 
 #include "ipc/base/check.h"
 #include "ipc/sealed_memory.h"
+#include "service/cluster/layouts.h"
 #include "service/cluster/setting_changes.h"
 #include "service/loop/text.h"
 #include "service/rpc/descriptors.h"
@@ -350,7 +351,9 @@ kj::Promise<void> SessionServer::setLayout(SetLayoutContext context) {
               .codec = std::string(codec.begin(), codec.size()),
               .codecs = std::move(codecs),
               .compress_after = params.getCompressAfter(),
-              .residuals = params.getResiduals()})
+              .residuals = params.getResiduals(),
+              .iterations_before = params.getIterationsBefore(),
+              .adaptive = params.getAdaptive()})
       .then([context](const Status& status) mutable {
         if (status) return;
         Refuse(context.getResults().initRefusal(), status.error().Within("set layout"));
@@ -367,6 +370,9 @@ Status SessionServer::ReadCodecs(const LayoutRequest& request, Layout& layout) c
     each.push_back(name.empty() ? std::nullopt : std::optional(*own));
   }
   layout.compress_after = request.compress_after;
+  layout.iterations_before = request.iterations_before;
+  layout.adaptive = request.adaptive;
+  if (Status status = CheckIterationsBefore(request.iterations_before); !status) return status;
   if (Status status = SetCodecs(layout, *codec, each, memory_.IsOnDevice(request.first)); !status) {
     return status;
   }

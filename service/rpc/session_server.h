@@ -84,6 +84,8 @@ class SessionServer final : public schema::Session::Server {
     std::vector<std::string> codecs;  // of each tensor; empty ones: as codec says
     std::uint64_t compress_after = 0;
     std::uint64_t residuals = 0;  // where in the segment; 0: nowhere
+    std::uint64_t iterations_before = 0;
+    bool adaptive = false;
   };
   kj::Promise<Status> Set(const LayoutRequest& request);
   Status ReadCodecs(const LayoutRequest& request, Layout& layout) const;

@@ -18,6 +18,9 @@ using ipc::kLayoutTensorsMax;
 // save is not worth its error, nor a transfer of their own.
 inline constexpr std::uint64_t kCompressedBytesMin = 4096;
 
+// An iteration a nanosecond would take three days to get there.
+inline constexpr std::uint64_t kIterationsBeforeMax = std::uint64_t{1} << 48;
+
 struct LayoutTensor {
   std::string name;          // for people
   std::uint64_t offset = 0;  // bytes behind the lowest tensor of the layout
@@ -42,6 +45,11 @@ struct Layout {
   std::vector<LayoutTensor> tensors;  // forward order: index 0 is needed first
   std::uint64_t names_hash = 0;       // HashNames of the names as the rank gave them, whole
   std::uint64_t compress_after = 0;   // so many iterations cross as they are before any is encoded
+  // Iterations of the job's earlier epochs. Ranks may differ, by the one that was under way: the
+  // largest counts.
+  std::uint64_t iterations_before = 0;
+  // The rank's optimizer divides by what gradients were, as Adam does. Known on its own node only.
+  bool adaptive = false;
 
   friend bool operator==(const Layout&, const Layout&) = default;
 };

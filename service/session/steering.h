@@ -17,6 +17,7 @@ struct Steering {
   std::uint64_t value = 0;
   std::uint32_t uid = 0;  // who asks
   std::string node{};     // where it was asked; empty: on this node
+  bool forced = false;    // whatever it does; known where it was asked only
 };
 
 // Argument of a drain between services: the job ends because the service of a node ends, and its

@@ -1,6 +1,6 @@
 """One rank of a job whose gradients cross between nodes encoded, as torchrun starts it.
 
-usage: cluster_compressed.py FOLDER     leaves FOLDER/sums.RANK, and fails where a sum or what was left out is wrong
+usage: cluster_compressed.py FOLDER [CODEC]     leaves FOLDER/sums.RANK, and fails where a sum or what was left out is wrong
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ def gradients(rank: int) -> tuple[numpy.ndarray, numpy.ndarray]:
 
 
 def main() -> None:
+    codec = sys.argv[2] if len(sys.argv) > 2 else "int4"
     with headrace.init() as session:
         specs = [(WEIGHTS, "float32", "layer.weight"), (BIASES, "float32", "layer.bias")]
         # A block for each: of less than 16 KiB, which auto may cut, none is encoded.
-        layout = session.layout(specs, op="sum", policy="wfbp", compress="int4")
+        layout = session.layout(specs, op="sum", policy="wfbp", compress=codec)
         mine = gradients(session.rank)
         everybody = [gradients(rank) for rank in range(session.world_size)]
         exact = [sum(each[i].astype(numpy.float64) for each in everybody) for i in range(2)]

@@ -68,6 +68,26 @@ class Compressed(unittest.TestCase):
                 for other in sums[1:]:
                     self.assertEqual(sums[0].tobytes(), other.tobytes())
 
+    def test_a_second_job_draws_the_same_by_chance(self) -> None:
+        """On services that have had another one: they count the jobs that they open."""
+        with Cluster(nodes=2) as cluster:
+            services = Services(cluster)
+            runs = []
+            for number in range(2):
+                folder = os.path.join(cluster.directory, f"run{number}")
+                os.mkdir(folder)
+                program = (PROGRAM, folder, "int8-stochastic")
+                names = [os.path.join(folder, f"sums.{rank}") for rank in range(2)]
+                running = [torchrun.start(services, i, 1, folder, *program) for i in range(2)]
+                self.await_files(names, running)
+                (job,) = services[0].ctl_json("jobs")["jobs"]
+                self.assertEqual(services[0].ctl("compress", job["name"], "none")[0], 0)
+                for each in running:
+                    output = each.communicate(timeout=torchrun.LIMIT_S)[0]
+                    self.assertEqual(each.returncode, 0, output)
+                runs.append(numpy.fromfile(names[0], numpy.float32).tobytes())
+            self.assertEqual(runs[0], runs[1])
+
 
 if __name__ == "__main__":
     run_tests()

@@ -145,6 +145,7 @@ void Collectives::Post(const Transfer& transfer) {
   collective.memory = transfer.members[options_.self];
   collective.output = transfer.output;
   collective.residual = transfer.residual;
+  collective.seed = transfer.seed;
   open_.SetPosted(collective);
   if (!failure_.failed()) CheckHeld(collective);
 }

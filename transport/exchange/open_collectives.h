@@ -28,6 +28,7 @@ struct OpenCollective {
   std::byte* memory = nullptr;
   std::byte* output = nullptr;
   std::byte* residual = nullptr;
+  std::uint64_t seed = 0;
   CollectiveSpec spec;
   Pattern pattern = Pattern::kBarrier;
   Partition partition;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "transport/codec/seed.h"
 #include "transport/reduce/reduce.h"
 
 namespace headrace::transport {
@@ -165,11 +166,11 @@ EncodedRange PieceMemory::EncodedRangeOf(const OpenCollective& collective,
           .seed = SeedOf(collective)};
 }
 
-// The same in a second run. Places are the same on all nodes; what is rounded by chance is not,
-// lest errors of nodes that have equal values add up.
+// Places are the same on all nodes; what is rounded by chance is not, lest errors of nodes that
+// have equal values add up. Neither epoch nor position counts: another run has others.
 std::uint64_t PieceMemory::SeedOf(const OpenCollective& collective) const {
   const std::uint64_t node = collective.spec.codec.kind == Codec::kRandomK ? 0 : options_.self + 1;
-  return collective.position + (std::uint64_t{options_.epoch} << 32) + (node << 56);
+  return MixedSeed(collective.seed, node);
 }
 
 // A piece of several runs is one message all the same: a copy of all of them moves in its place.

@@ -143,12 +143,13 @@ Status SetPolicy(const std::string& socket_path, const std::string& job, const s
 }
 
 Status Steer(const std::string& socket_path, const std::string& job, SteeringKind kind,
-             std::uint64_t value, TimeNs timeout_ns) {
+             std::uint64_t value, TimeNs timeout_ns, bool forced) {
   return Ask(socket_path, timeout_ns, [&](schema::Admin::Client admin) {
     auto request = admin.steerRequest();
     request.setJob(job.c_str());
     request.getSteering().setKind(static_cast<std::uint8_t>(kind));
     request.getSteering().setValue(value);
+    request.getSteering().setForced(forced);
     return request.send();
   });
 }

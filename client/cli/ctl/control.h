@@ -36,7 +36,7 @@ Status SetPolicy(const std::string& socket_path, const std::string& job, const s
 // Asks every node of the job for something (ipc/base/steering.h says what values mean). That it was
 // passed on, or the service's own error: no such job, another user's job, a value out of range.
 Status Steer(const std::string& socket_path, const std::string& job, SteeringKind kind,
-             std::uint64_t value, TimeNs timeout_ns);
+             std::uint64_t value, TimeNs timeout_ns, bool forced = false);
 
 // A way through the data path and back, without a side effect.
 struct LaneProbe {

@@ -28,6 +28,7 @@ struct SteeringOptions {
   std::uint64_t value = 0;
   std::string text;  // a policy, a limit, a class
   bool yes = false;  // cancel without a question
+  bool force = false;
   double timeout_seconds = 1;
 };
 using SharedOptions = std::shared_ptr<SteeringOptions>;
@@ -58,7 +59,8 @@ int Policy(const Globals& globals, const SteeringOptions& options) {
 // Asks the service, and says `said` of it.
 int SteerAndReport(const Globals& globals, const SteeringOptions& options, SteeringKind kind,
                    const char* name, std::uint64_t value, const std::string& said) {
-  const Status asked = Steer(globals.socket_path, options.job, kind, value, Timeout(options));
+  const Status asked =
+      Steer(globals.socket_path, options.job, kind, value, Timeout(options), options.force);
   if (!asked) return UsageError(asked);
   if (globals.json) {
     Print(Json{{"job", JsonText(options.job)}, {"asked", name}, {"value", value}});
@@ -212,14 +214,19 @@ void AddSends(const Program& program) {
 
 void AddCompress(const Program& program) {
   const auto options = std::make_shared<SteeringOptions>();
-  AddSteering(program, options, "compress", "in which codec a job's gradients cross between nodes",
-              {"compress vision int8", "compress vision auto:int8,bf16", "compress vision none"},
-              [&globals = program.globals, options] { return Compress(globals, *options); })
+  CLI::App* command = AddSteering(
+      program, options, "compress",
+      "changes the codec that compresses a job's gradients between nodes",
+      {"compress vision int8", "compress vision auto:int8,bf16", "compress vision none"},
+      [&globals = program.globals, options] { return Compress(globals, *options); });
+  command
       ->add_option(
           "codec", options->text,
           "codec of all gradients for which the ranks chose none, from the next plan on: " +
               KnownCodecs())
       ->required();
+  command->add_flag("--force", options->force,
+                    "also a codec with which the job's optimizer is known to diverge");
 }
 
 }  // namespace

@@ -735,8 +735,9 @@ typedef struct hr_layout_options {
    * of its gradient, whatever its size; `codec` and `headracectl compress` do not apply to it. Read
    * during hr_layout_create only. */
   const char* const* codecs;
-  /* So many iterations cross as they are before any gradient is encoded: from the first plan on
-   * that is made after them. They are counted anew when the service was lost. */
+  /* The number of iterations without compression at the start: the first plan that is made after
+   * them compresses. After the loss of the service, counting continues from
+   * hr_layout_set_iterations. */
   uint64_t compress_after;
   /* Offset, in the gradients' segment, of memory for the residuals of error feedback: a multiple of
    * 64, behind the gradients, with as much room as they take and the same layout. 0: none. The
@@ -744,6 +745,10 @@ typedef struct hr_layout_options {
    * There they outlive the service, and may be saved and loaded while none of the rank's gradients
    * is open. Without such memory they are lost with the service. */
   uint64_t residuals;
+  /* Not 0: the optimizer is adaptive, like Adam: it divides by a running mean of the gradients.
+   * Training with sign, topk or randomk can diverge with such optimizers, so `headracectl compress`
+   * refuses these codecs unless it is forced. */
+  int adaptive;
 } hr_layout_options;
 
 /* Fills `options` with defaults and with values from the environment; a macro, see hr_options_init.
@@ -798,8 +803,15 @@ HR_API hr_status hr_layout_wait_on_stream(hr_layout* layout, uint32_t index, voi
                                           hr_error* error);
 /* Ends the forward pass: the time after this call is not counted for any gradient. */
 HR_API hr_status hr_layout_end_forward(hr_layout* layout, hr_error* error);
+/* Sets the number of iterations that this rank has completed, for the next hr_session_reconnect:
+ * the next iteration is the one after them. The largest number of all ranks counts; a rank that was
+ * ahead repeats an iteration. The service continues its counts of iterations from there:
+ * compress_after, and the random numbers of int8-stochastic, int4-stochastic and randomk, so that a
+ * repeated iteration has the same bits. Without this call iterations start at 1 again. At most
+ * 2^48; the reconnect refuses larger numbers. */
+HR_API hr_status hr_layout_set_iterations(hr_layout* layout, uint64_t iterations, hr_error* error);
 
-/* ---- What it cost -----------------------------------------------------------------------------
+/* ---- Counters ---------------------------------------------------------------------------------
  */
 
 typedef struct hr_counters {

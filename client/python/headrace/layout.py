@@ -68,6 +68,7 @@ class Layout:
         device: int | None = None,
         compress: str | Mapping[str, str] | None = None,
         compress_after: int = 0,
+        adaptive: bool = False,
     ) -> None:
         self.session = session
         self.gradients = [Gradient(*spec) for spec in specs]
@@ -91,6 +92,7 @@ class Layout:
         named = [codec and codec.encode() for codec in codecs]
         options.codecs = (ctypes.c_char_p * len(named))(*named)
         options.compress_after = compress_after
+        options.adaptive = adaptive
         default = options.codec.decode()
         lossy = any(loses(default if codec is None else codec) for codec in codecs)
         self._residuals: int | None = None  # where they begin
@@ -242,6 +244,17 @@ class Layout:
         """The forward pass has ended: time from now on belongs to no gradient."""
         error = library.ErrorText()
         library.check(library.load().hr_layout_end_forward(self._handle, error), error)
+
+    def set_iterations(self, iterations: int) -> None:
+        """So many iterations have ended on this rank; to be called before Session.reconnect.
+
+        The service goes on counting there, by the largest number of all ranks: ``compress_after``, and
+        what codecs draw by chance, so that an iteration that is made again is the same bits.
+        """
+        error = library.ErrorText()
+        library.check(
+            library.load().hr_layout_set_iterations(self._handle, iterations, error), error
+        )
 
     def wait_all(self, timeout: float | None = None) -> None:
         """Waits for all gradients, within ``timeout`` seconds together (None: no limit).

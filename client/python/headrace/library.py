@@ -87,6 +87,7 @@ class LayoutOptions(ctypes.Structure):
         ("codecs", ctypes.POINTER(ctypes.c_char_p)),
         ("compress_after", ctypes.c_uint64),
         ("residuals", ctypes.c_uint64),
+        ("adaptive", ctypes.c_int),
     ]
 
 
@@ -324,6 +325,7 @@ _FUNCTIONS: dict[str, tuple] = {
         (_HANDLE, ctypes.c_uint32, _STREAM, _ERROR),
     ),
     "hr_layout_end_forward": (ctypes.c_int, (_HANDLE, _ERROR)),
+    "hr_layout_set_iterations": (ctypes.c_int, (_HANDLE, ctypes.c_uint64, _ERROR)),
     "hr_session_counters": (ctypes.c_int, (_HANDLE, ctypes.POINTER(Counters), _ERROR)),
 }
 

@@ -209,6 +209,7 @@ class Session:
         device: Any = None,
         compress: str | Mapping[str, str] | None = None,
         compress_after: int = 0,
+        adaptive: bool = False,
     ) -> Layout:
         """Makes the session's layout: all gradients of a model, in forward order.
 
@@ -220,11 +221,13 @@ class Session:
         dimension or less than 4 KiB; None: HEADRACE_COMPRESS, or "none". Or a mapping of patterns of
         names, ``{"*.weight": "int8", "head.*": "none"}``: the last that a name matches counts, also
         for small ones, and what matches none is not compressed. ``compress_after``: so many
-        iterations cross as they are before. Allocates the memory, on ``device`` as arena() does: a
+        iterations cross as they are before. ``adaptive``: the optimizer divides by what gradients were,
+        as Adam does, and ``headracectl compress`` is to refuse sign, topk and randomk. Allocates the memory, on ``device`` as arena() does: a
         round trip or two, before training. The gradients move when all ranks have made equal layouts.
         Errors: Mismatch when another rank's differs (the text says where), Error when there is one or a spec is wrong.
         """
-        return Layout(self, specs, op, policy, device_number(device), compress, compress_after)
+        number = device_number(device)
+        return Layout(self, specs, op, policy, number, compress, compress_after, adaptive)
 
     def all_reduce(
         self, x: Any, op: str = "sum", async_op: bool = False, stream: Any = None

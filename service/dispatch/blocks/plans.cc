@@ -105,7 +105,8 @@ void Plans::Offer(Job& job, const PlanOffer& message, TimeNs now) {
 
 std::optional<Failure> Plans::AcceptSwitch(Job& job, const PlanSwitch& message, TimeNs now) {
   if (!job.gradients || job.gradients_failure) return {};
-  if (!job.gradients->AcceptSwitch(message.version, message.from_iteration)) {
+  if (!job.gradients->AcceptSwitch(message.version, message.from_iteration,
+                                   message.iterations_before)) {
     return Failure{
         Code::kInternal,
         fmt::format("plan {} cannot begin with iteration {}: it was not offered here, or "

@@ -5,6 +5,7 @@
 #include "ipc/base/check.h"
 #include "ipc/base/halves.h"
 #include "service/dispatch/blocks/cut.h"
+#include "transport/codec/seed.h"
 
 namespace headrace::service {
 namespace {
@@ -159,6 +160,15 @@ void FillInNode(Job& job, const Operation& operation, const Block& block, const 
   if (transfer.reduction == Reduction::kAverage) transfer.reduction = Reduction::kSum;
 }
 
+// Of an iteration that is made again, after the job has lost a service, the same.
+std::uint64_t SeedOf(const Job& job, const Operation& operation, const Block& block,
+                     const BlockPart& part) {
+  const BlockName name = operation.NameOf(block);
+  const std::uint64_t before = name.planned ? job.gradients->iterations_before() : 0;
+  const std::uint64_t whose = transport::MixedSeed(name.planned ? 1 : 0, before + name.number);
+  return transport::MixedSeed(transport::MixedSeed(whose, name.block), part.range.begin);
+}
+
 void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
                       const BlockPart& part, transport::Transfer& transfer) {
   transfer.group = job.id().value;
@@ -187,6 +197,7 @@ void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
   }
   if (transfer.kind == Collective::kAllReduce) {
     transfer.codec = job.CodecOf(operation);
+    transfer.seed = SeedOf(job, operation, block, part);
     // Residuals are of gradients, by where these lie.
     if (operation.planned() && Loses(transfer.codec)) transfer.residual = job.residuals;
     return;

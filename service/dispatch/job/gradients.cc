@@ -51,10 +51,12 @@ std::uint64_t Gradients::Offer(std::shared_ptr<const WirePlan> plan, std::uint64
   return begun;
 }
 
-bool Gradients::AcceptSwitch(std::uint32_t version, std::uint64_t from_iteration) {
+bool Gradients::AcceptSwitch(std::uint32_t version, std::uint64_t from_iteration,
+                             std::uint64_t iterations_before) {
   const bool begun = from_iteration < iteration_ || (from_iteration == iteration_ && next_ > 0);
   if (!offered_ || offered_->plan->version != version || begun) return false;
   next_from_ = from_iteration;
+  iterations_before_ = iterations_before;
   held_from_ = 0;
   return true;
 }

@@ -64,8 +64,9 @@ class Gradients {
   // one + `slack` on none will begin until SwitchIfDue.
   std::uint64_t Offer(std::shared_ptr<const WirePlan> plan, std::uint64_t slack);
   // All nodes have agreed on the iteration. False when no plan of that version was offered, or the
-  // iteration has begun.
-  bool AcceptSwitch(std::uint32_t version, std::uint64_t from_iteration);
+  // iteration has begun. `iterations_before`: see below.
+  bool AcceptSwitch(std::uint32_t version, std::uint64_t from_iteration,
+                    std::uint64_t iterations_before);
   // At the first block of the iteration that was agreed on: the offered plan is in force from now
   // on. Returns whether that is so now and was not before.
   bool SwitchIfDue();
@@ -73,6 +74,9 @@ class Gradients {
   const WirePlan* offered() const { return offered_.get(); }
   std::uint64_t next_from() const { return next_from_; }  // 0: not agreed yet
   std::uint64_t plan_from() const { return plan_from_; }
+  // Iterations of earlier epochs, before this one's first; the same on all nodes, and known before
+  // a block begins.
+  std::uint64_t iterations_before() const { return iterations_before_; }
 
   // ---- blocks ----
   // The block that begins next; null while there is no plan for its iteration.
@@ -140,6 +144,7 @@ class Gradients {
   std::shared_ptr<const WirePlan> offered_;
   std::uint64_t plan_from_ = 0;
   std::uint64_t next_from_ = 0;
+  std::uint64_t iterations_before_ = 0;
   std::uint64_t held_from_ = 0;  // promised: no block of this iteration begins before the switch
   std::uint64_t iteration_ = 1;
   std::uint32_t next_ = 0;    // the head's place in the plan

@@ -71,11 +71,13 @@ TEST_F(ReconnectTest, HandsTheLayoutInAgainAndBeginsItsIterationsAnew) {
   ASSERT_EQ(hr_layout_post(layout, 1, nullptr, &error_), HR_OK);
   Lose();
   EXPECT_EQ(hr_layout_wait(layout, 1, -1, &error_), HR_UNAVAILABLE);
+  ASSERT_EQ(hr_layout_set_iterations(layout, 56, &error_), HR_OK);
   ComeBackTo(1);
   Life& life = At(1);
   ASSERT_EQ(life.control->layouts.size(), 1U);
   EXPECT_EQ(life.control->layouts[0].first, 1U) << "behind the tensor that was registered";
   EXPECT_EQ(life.control->layouts[0].policy, "us-byte");
+  EXPECT_EQ(life.control->layouts[0].iterations_before, 56U);
   EXPECT_EQ(life.control->tensors.at(2).offset, 64U);
   EXPECT_EQ(hr_layout_wait(layout, 1, -1, &error_), HR_OK) << "nothing of it is open";
   EXPECT_EQ(hr_layout_post(layout, 1, nullptr, &error_), HR_BUSY) << "no backward pass has begun";

@@ -1,12 +1,20 @@
 """Which codec each gradient gets, which an optimizer takes, and what encodings leave out in a state_dict."""
 
 import unittest
+import warnings
 from unittest import mock
 
 import torch
 from headrace.codecs import choose_codecs
 from headrace.layout import Gradient
-from headrace.torch.compression import check_codecs, load_residuals, save_residuals
+from headrace.torch.compressed_ddp import CompressedState
+from headrace.torch.compression import (
+    check_codecs,
+    is_adaptive,
+    load_residuals,
+    save_residuals,
+)
+from headrace.torch.recovery import Recovery
 from headrace.torch.slots import Member, Slot
 
 GRADIENTS = [
@@ -72,6 +80,46 @@ class Refusals(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, 'HEADRACE_COMPRESS="sign"'):
                 check_codecs(self.adam, None, False)
             check_codecs(self.adam, "int8", False)
+
+
+class Hook(unittest.TestCase):
+    """Codecs of a communication hook, which may know no optimizer."""
+
+    def test_warns_of_what_adam_diverges_with_where_no_optimizer_is_given(self):
+        session = mock.Mock(rank=0)
+        with self.assertWarnsRegex(UserWarning, 'compress="topk".*optimizer='):
+            CompressedState(session, "topk")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            CompressedState(session, "int8")
+            CompressedState(session, "topk", force_compress=True)
+            parameters = [torch.nn.Parameter(torch.zeros(3))]
+            CompressedState(session, "topk", optimizer=torch.optim.SGD(parameters, 0.1))
+
+    def test_says_whether_the_optimizer_is_adaptive(self):
+        parameters = [torch.nn.Parameter(torch.zeros(3))]
+        for optimizer in (torch.optim.SGD(parameters, 0.1), torch.optim.RAdam(parameters)):
+            session = mock.Mock(rank=0)
+            CompressedState(session, "int8", optimizer=optimizer)._maker([((3,), "float32", "g")])
+            self.assertEqual(session.layout.call_args.args[-1], is_adaptive(optimizer))
+
+
+class Copies(unittest.TestCase):
+    """What a rank keeps as it posts, to post it again."""
+
+    def test_lie_in_the_same_memory_each_time(self):
+        session = mock.Mock(members=(0, 1), joins=False)
+        recovery = Recovery(session, mock.Mock(), 1.0)
+        slot = Slot(0, [], memory=torch.zeros(4), residual=torch.zeros(4))
+        places = set()
+        for value in (1.0, 2.0):
+            slot.memory.fill_(value)
+            slot.residual.fill_(-value)
+            recovery.keep(slot)
+            self.assertEqual(slot.kept.tolist(), [value] * 4)
+            self.assertEqual(slot.residual_kept.tolist(), [-value] * 4)
+            places.add((slot.kept.data_ptr(), slot.residual_kept.data_ptr()))
+        self.assertEqual(len(places), 1)
 
 
 class FakeLayout:

@@ -304,7 +304,7 @@ class FakeSession:
     def broadcast(self, tensor, root):
         pass
 
-    def layout(self, specs, op, policy, device, compress, compress_after):
+    def layout(self, specs, op, policy, device, compress, compress_after, adaptive):
         assert device is None, "parameters are on the CPU"
         self.made = FakeLayout(specs)
         return self.made

@@ -85,14 +85,16 @@ class NodeMemory {
 
 class EncodedJob {
  public:
-  EncodedJob(const EncodedCase& test, std::uint64_t network_seed, bool feedback = true)
+  EncodedJob(const EncodedCase& test, std::uint64_t network_seed, bool feedback = true,
+             std::uint32_t epoch = 3)
       : test_(test),
         feedback_(feedback),
         fleet_({.data_count = test.nodes,
                 .algorithm = test.algorithm,
                 .network = {.seed = network_seed,
                             .jitter_ns = 100 * kMicrosecond,
-                            .eager_size = network_seed % 2 == 0 ? std::size_t{0} : 1000}}),
+                            .eager_size = network_seed % 2 == 0 ? std::size_t{0} : 1000},
+                .epoch = epoch}),
         given_(test.count) {
     for (std::uint32_t node = 0; node < test.nodes; ++node) nodes_.emplace_back(test, node);
   }
@@ -189,6 +191,20 @@ TEST(ExchangeEncoded, GivesAllNodesTheSameBitsInEachRun) {
     for (std::uint32_t node = 0; node < test.nodes; ++node) {
       ASSERT_EQ(first.Result(node), result) << test.Text() << " node " << node;
       ASSERT_EQ(second.Result(node), result) << test.Text() << " node " << node;
+    }
+  }
+}
+
+// Epochs grow with each job that the leader's service has opened, and with each reconnect.
+TEST(ExchangeEncoded, DrawsTheSameByChanceInEveryEpoch) {
+  for (const Codec codec : {Codec::kInt8Stochastic, Codec::kInt4Stochastic, Codec::kRandomK}) {
+    for (const Algorithm algorithm : {Algorithm::kDirectExchange, Algorithm::kDirectScatter}) {
+      const EncodedCase test{codec, 3, algorithm, 9000, Reduction::kSum, 0};
+      EncodedJob first(test, 1, true, 1);
+      ASSERT_NO_FATAL_FAILURE(first.Iterate(1));
+      EncodedJob second(test, 1, true, 8);
+      ASSERT_NO_FATAL_FAILURE(second.Iterate(1));
+      ASSERT_EQ(second.Result(0), first.Result(0)) << test.Text();
     }
   }
 }

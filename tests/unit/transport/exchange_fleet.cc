@@ -32,7 +32,7 @@ Wire* Fleet::MakeWire(std::uint32_t node) {
 void Fleet::OpenGroup(std::uint32_t group) {
   GroupOptions options{.group = group,
                        .key = KeyOf(group),
-                       .epoch = 3,
+                       .epoch = options_.epoch,
                        .plan_version = 5,
                        .members = {},
                        .servers_count = options_.servers_count,

@@ -30,6 +30,7 @@ struct FleetOptions {
   SimulatedNetworkOptions network{};
   bool opens_group = true;        // group 1
   std::uint32_t rails_count = 1;  // of each node; several: a RailWire over as many wires
+  std::uint32_t epoch = 3;        // of the groups
 };
 
 inline std::uint64_t KeyOf(std::uint32_t group) { return 0xABCD'0000'0000ULL + group; }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch.distributed
 from headrace.layout import Layout
 from headrace.operation import Operation
 from headrace.session import Session
-from headrace.torch.compression import LayoutMaker, check_codecs
+from headrace.torch.compression import LayoutMaker, check_codecs, is_adaptive, is_sparse
 from headrace.torch.ddp import DdpState, ddp_hook
 
 
@@ -21,7 +22,8 @@ class CompressedState(DdpState):
     One per DDP model, with a session of its own: a session has one layout. ``compress`` is a codec;
     what encodings leave out is kept as with ScheduledOptimizer. Biases and norms are in the same
     buckets as weights and are compressed with them. The first iterations cross as they are, until DDP
-    has filled the same buckets twice. ``optimizer`` says which codecs are refused; None: none is.
+    has filled the same buckets twice. ``optimizer`` says which codecs are refused; None: none is, and a warning names
+    those with which Adam is known to diverge.
     Gradients on GPUs cannot be compressed.
     """
 
@@ -35,8 +37,17 @@ class CompressedState(DdpState):
     ) -> None:
         if optimizer is not None:
             check_codecs(optimizer, compress, force_compress)
+        elif is_sparse(compress) and not force_compress:
+            warnings.warn(
+                f'headrace: CompressedState(compress="{compress}") was not told the optimizer, and Adam and '
+                "its like are known to diverge with it: pass optimizer=, or force_compress=True",
+                stacklevel=2,
+            )
         super().__init__(session, model)
-        self._maker = LayoutMaker(session, "average", None, {"*": compress})
+        adaptive = optimizer is not None and is_adaptive(optimizer)
+        self._maker = LayoutMaker(
+            session, "average", None, {"*": compress}, adaptive=adaptive
+        )
         self._layout: Layout | None = None
         self._sizes: list[tuple] = []  # of this iteration's buckets so far
         self._last_sizes: list[tuple] = []

@@ -26,20 +26,30 @@ _ADAPTIVE = (
 _SPARSE = ("sign", "topk", "randomk")
 
 
+def is_adaptive(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it divides by what gradients were, as Adam does."""
+    return isinstance(optimizer, _ADAPTIVE)
+
+
+def is_sparse(codec: str) -> bool:
+    """Whether adaptive optimizers are known to diverge with it, or with one that a plan may choose."""
+    return any(name.partition(":")[0] in _SPARSE for name in names_of(codec))
+
+
 def check_codecs(
     optimizer: torch.optim.Optimizer,
     compress: str | Mapping[str, str] | None,
     force: bool,
 ) -> None:
     """ValueError for a codec with which the optimizer is known to diverge, unless forced."""
-    if force or not isinstance(optimizer, _ADAPTIVE):
+    if force or not is_adaptive(optimizer):
         return
     where = "compress"
     if compress is None:
         where, compress = "HEADRACE_COMPRESS", os.environ.get("HEADRACE_COMPRESS", "")
     codecs = [compress] if isinstance(compress, str) else compress.values()
     for codec in codecs:
-        if all(name.partition(":")[0] not in _SPARSE for name in names_of(codec)):
+        if not is_sparse(codec):
             continue
         raise ValueError(
             f'{where}="{codec}" is known to diverge under {type(optimizer).__name__}, which divides '
@@ -104,19 +114,27 @@ class LayoutMaker:
         policy: str | None,
         compress: str | Mapping[str, str] | None,
         compress_after: int = 0,
+        adaptive: bool = False,
     ) -> None:
         self._session = session
         self._op = op
         self._policy = policy
         self._compress = compress
         self._compress_after = compress_after
+        self._adaptive = adaptive
         self._layout: Layout | None = None
         self._loaded: Mapping[str, Any] | None = None
 
     def __call__(self, specs: Sequence[tuple], device: int | None = None) -> Layout:
         """The layout of these gradients."""
         self._layout = self._session.layout(
-            specs, self._op, self._policy, device, self._compress, self._compress_after
+            specs,
+            self._op,
+            self._policy,
+            device,
+            self._compress,
+            self._compress_after,
+            self._adaptive,
         )
         if self._loaded is not None:
             load_residuals(self._layout, self._loaded)

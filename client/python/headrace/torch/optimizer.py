@@ -11,7 +11,7 @@ import torch
 
 from headrace.session import Session
 from headrace.torch.clipping import Clipping
-from headrace.torch.compression import LayoutMaker, check_codecs
+from headrace.torch.compression import LayoutMaker, check_codecs, is_adaptive
 from headrace.torch.gradient_flow import GradientFlow
 from headrace.torch.hooks import ModelHooks
 from headrace.torch.jobs import next_session
@@ -169,7 +169,8 @@ class ScheduledOptimizer(WrappingOptimizer):
         if broadcast and not self.session.joins:
             broadcast_parameters(self.session, model)
         updates = Updates(optimizer)
-        self._maker = LayoutMaker(self.session, op, policy, compress, compress_after)
+        adaptive = is_adaptive(optimizer)
+        self._maker = LayoutMaker(self.session, op, policy, compress, compress_after, adaptive)
         self._clipping = Clipping(clip_norm, clip_norm_type) if clip_norm is not None else None
         recovery = _recovery(self.session, updates, reconnect, shrink, op, scale, resized, transaction)
         self._flow = GradientFlow(

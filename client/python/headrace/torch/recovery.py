@@ -119,9 +119,7 @@ class Recovery:
         self._joins = session.joins  # until the others have handed over
         self._newcomers: list[int] = []  # ranks that have nothing of the job yet
         self.level = False  # all others were in one iteration when they met last
-        self._averages_of = (
-            0  # the iteration whose averages slots have in ``averages``; 0: none
-        )
+        self._averages_of = 0  # the iteration whose averages slots have in ``averages``; 0: none
 
     def keep(self, slot: Slot) -> None:
         """Copies this rank's gradient, which is about to be posted."""
@@ -129,7 +127,9 @@ class Recovery:
             slot.kept = torch.empty_like(slot.memory)
         slot.kept.copy_(slot.memory)
         if slot.residual is not None:
-            slot.residual_kept = slot.residual.clone()
+            if slot.residual_kept is None:
+                slot.residual_kept = torch.empty_like(slot.residual)
+            slot.residual_kept.copy_(slot.residual)
 
     def keep_averages(self, iteration: int, slots: Sequence[Slot]) -> None:
         """Copies the averages, all of which are there, before anybody may change them."""
@@ -196,10 +196,9 @@ class Recovery:
             self._averaged = (iteration, self._session.world_size)
         for _ in range(ATTEMPTS_MAX):
             _close_ended(slots)
+            layout.set_iterations(iteration - any(slot.open for slot in slots))
             try:
-                self._session.reconnect(
-                    self._seconds, self.elastic, self._min_world
-                )
+                self._session.reconnect(self._seconds, self.elastic, self._min_world)
                 again = self._agree(iteration, lack, slots, layout)
             except LOSSES as loss:
                 last = loss
@@ -256,6 +255,7 @@ class Recovery:
         """After ``iteration``, all of whose updates are made, on all ranks: those that wait come in."""
         begin = time.monotonic()
         self._averaged = (iteration, self._session.world_size)
+        layout.set_iterations(iteration)
         self._session.reconnect(self._seconds, True, self._min_world)
         self._agree(iteration, Lack.NOTHING, slots, layout)
         self.recoveries += 1
@@ -410,6 +410,8 @@ class Recovery:
         facts = self._exchange_facts(iteration, lack, slots)
         old = self._old()
         newest = int(facts[old, _ITERATION].max())
+        # Else the service takes the iteration for one that has not ended: see Layout.set_iterations.
+        counted = bool(facts[:, _FACTS:].all(dim=1).any())
         if self.whole:
             self._compare_at = newest + 1
         self.level = bool((facts[old, _ITERATION] == newest).all())
@@ -429,7 +431,7 @@ class Recovery:
         again = sum(slot.open for slot in slots)
         if again and self._newcomers:
             self._sum_beside(slots)
-        elif again:
+        elif again or (self.level and not counted and not self._newcomers):
             self._sum_again(slots, layout)
         # Those that were behind, and newcomers then, vote when they have had their part in it.
         if self.level or again:
@@ -537,11 +539,8 @@ class Recovery:
         """An iteration of the layout has all gradients: those that have their average add zeros."""
         averages = {slot.index: slot.memory.clone() for slot in slots if not slot.open}
         # Zeros that are encoded take with them what was left out before.
-        left_out = {
-            index: slots[index].residual.clone()
-            for index in averages
-            if slots[index].residual is not None
-        }
+        residuals = {index: slots[index].residual for index in averages}
+        left_out = {i: each.clone() for i, each in residuals.items() if each is not None}
         posted: list[Slot] = []
         failure: Error | None = None
         stream = devices.current_stream(layout.device)

@@ -42,6 +42,31 @@ Planning PlanningWithAChoice() {
   return planning;
 }
 
+// After a reconnect: the node that has counted most is right, and compress_after is over.
+TEST(CodecPlans, CountIterationsOfEarlierEpochs) {
+  Planning planning({.job = "train",
+                     .policy = plan::Policy::kExact,
+                     .token = 77,
+                     .shape = {.nodes = {{.name = "a", .ranks = {0}}, {.name = "b", .ranks = {1}}},
+                               .servers_count = 0,
+                               .agreed = {kSlowLine}}});
+  service::Layout layout = LayoutOf(Elements(kCodedTensors));
+  layout.tensors[0].codec = Codec::kInt8;
+  layout.compress_after = 20;
+  for (const std::size_t node : {0U, 1U}) {
+    layout.iterations_before = 19 + node;
+    planning.OnLayout(node, Shared(layout), {});
+  }
+  planning.OnPlanMade(Made(NextStep<MakePlan>(planning)));
+  const auto offer = NextStep<PlanOffer>(planning);
+  ASSERT_NE(offer.plan, nullptr);
+  EXPECT_FALSE(offer.plan->codecs.empty()) << "from the first iteration on";
+  for (const std::size_t node : {0U, 1U}) planning.OnPlanAck(node, 1, offer.hash, 0);
+  const auto change = NextStep<service::PlanSwitch>(planning);
+  EXPECT_EQ(change.from_iteration, 1U);
+  EXPECT_EQ(change.iterations_before, 20U);
+}
+
 // One that every node has measured may be chosen, with the slowest node's cost.
 TEST(CodecPlans, EncodeWhatTheyMayOnceTimesAreKnown) {
   Planning planning = PlanningWithAChoice();

@@ -102,6 +102,23 @@ TEST(NodeLayouts, RefusesASecondLayoutAnotherLayoutAndAnotherPolicy) {
   EXPECT_TEXT(policy.error().text(), "rank 2", "rank 1", "policy exact");
 }
 
+// A rank whose service told it less has counted one less.
+TEST(NodeLayouts, TheRankThatHasCountedMostIterationsIsRight) {
+  Layout layout = LayoutOf({8});
+  NodeLayouts layouts;
+  for (const std::uint64_t iterations : {56U, 57U, 55U}) {
+    layout.iterations_before = iterations;
+    const auto rank = static_cast<std::uint32_t>(iterations - 55);
+    ASSERT_TRUE(layouts.Check(rank, layout, std::nullopt).ok()) << iterations;
+    layouts.Add(rank, std::make_shared<const Layout>(layout), std::nullopt);
+  }
+  EXPECT_EQ(layouts.layout()->iterations_before, 57U);
+  layout.iterations_before = service::kIterationsBeforeMax;
+  EXPECT_TRUE(CheckLayout(layout).ok());
+  layout.iterations_before = service::kIterationsBeforeMax + 1;
+  EXPECT_TEXT(CheckLayout(layout).error().text(), "281474976710657", "281474976710656");
+}
+
 TEST(Layouts, NameTheCodecsInWhichTheyDiffer) {
   Layout one = LayoutOf({4});
   Layout other = one;

@@ -164,6 +164,37 @@ TEST_F(LeadingPlans, LayoutsThatWereThereBeforeTheJobBeganAreHandedInThen) {
   EXPECT_EQ(d.Told<PlanOffer>().size(), 1U);
 }
 
+// What people want of a job holds when its ranks come back, and not when others begin.
+TEST_F(LeadingPlans, TheCodecThatAPersonWantsHoldsInTheNextEpoch) {
+  HandInAll();
+  Make();
+  b_.follower.Steer(
+      JobOf(b_),
+      {.kind = SteeringKind::kCompress, .value = SteeringValue(Codec::kInt8), .uid = 1000});
+  meeting_.Run();
+  const std::vector<CodecChoice> wanted(kTensorsLed, CodecChoice(Codec::kInt8));
+  for (const std::uint32_t epoch : {1U, 0U}) {
+    meeting_.Cut(b_, "connection reset");
+    meeting_.plans_wanted().clear();
+    const JobId on_a{epoch == 1 ? 21U : 31U};
+    const JobId on_b{epoch == 1 ? 27U : 37U};
+    for (const std::uint32_t rank : {0U, 2U, 1U}) {
+      auto identity = Meeting::Rank(rank == 1 ? on_b.value : on_a.value, rank, 3);
+      identity.after_epoch = epoch;
+      meeting_.Attach(rank == 1 ? b_ : a_, identity);
+    }
+    meeting_.Run();
+    for (const std::uint32_t rank : {0U, 2U, 1U}) {
+      (rank == 1 ? b_ : a_)
+          .follower.OnLayoutSet(rank == 1 ? on_b : on_a, rank,
+                                Shared(LayoutOf(Elements(kTensorsLed))), std::nullopt);
+      meeting_.Run();
+    }
+    ASSERT_EQ(meeting_.plans_wanted().size(), 1U) << epoch << a_.failure() << b_.failure();
+    EXPECT_EQ(meeting_.plans_wanted()[0].codecs, epoch == 1 ? wanted : std::vector<CodecChoice>());
+  }
+}
+
 TEST_F(LeadingPlans, LayoutsThatDifferFailTheJobOnEveryNode) {
   HandIn(a_, 0);
   HandIn(a_, 2);

@@ -20,8 +20,10 @@ constexpr std::uint32_t kSmall = 300;
 constexpr std::uint32_t kElementsInAll = 2 * kLarge + kSmall;
 
 struct CompressedFleet {
-  explicit CompressedFleet(Codec codec, std::uint32_t rails = 1, std::uint64_t residuals = 0)
-      : cluster({.nodes_count = 2, .rails_count = rails}),
+  explicit CompressedFleet(Codec codec, std::uint32_t rails = 1, std::uint64_t residuals = 0,
+                           std::uint64_t iterations_before = 0)
+      : before(iterations_before),
+        cluster({.nodes_count = 2, .rails_count = rails}),
         layout(PackedLayout({kLarge, kSmall, kLarge})) {
     job.world_size = 3;
     for (std::size_t node = 0; node < ranks.size(); ++node) {
@@ -42,7 +44,9 @@ struct CompressedFleet {
   }
   void AdoptPlan(Codec codec, std::uint32_t version, std::uint64_t from) {
     const auto plan = PlanWith(codec, version);
-    for (std::size_t node = 0; node < 2; ++node) Adopt(cluster.node(node), job.id, plan, from);
+    for (std::size_t node = 0; node < 2; ++node) {
+      Adopt(cluster.node(node), job.id, plan, from, before);
+    }
   }
   static float Given(std::uint32_t rank, std::size_t element) {
     return std::sin(static_cast<float>(element * (rank + 3)));
@@ -75,6 +79,7 @@ struct CompressedFleet {
     return sum;
   }
 
+  std::uint64_t before;
   std::vector<std::vector<std::uint32_t>> ranks = {{0, 1}, {2}};
   JobSpec job{.world_size = 0, .rendezvous = "a:7733"};
   HandDrivenCluster cluster;
@@ -182,6 +187,48 @@ TEST(Compressed, WhatIsLeftOutIsKeptInTheMemoryOfTheLowestRankWithRoom) {
   std::ranges::fill(kept(0), 0.0F);
   std::ranges::fill(kept(2), 0.0F);
   EXPECT_EQ(fleet.Iterate(), first) << "as it began";
+}
+
+// The third iteration of a job, and the first of its next epoch, which makes that one again.
+TEST(Compressed, AnIterationThatIsMadeAgainDrawsTheSameByChance) {
+  constexpr std::uint64_t kResiduals = (kElementsInAll * sizeof(float) + 63) / 64 * 64;
+  for (const Codec codec : {Codec::kInt8Stochastic, Codec::kInt4Stochastic, Codec::kRandomK}) {
+    CompressedFleet fleet(codec, 1, kResiduals);
+    const std::vector<float> first = fleet.Iterate();
+    fleet.Iterate();
+    for (const std::size_t client : {0U, 2U}) {
+      std::ranges::fill(fleet.clients[client]->Elements<float>().subspan(kResiduals / sizeof(float),
+                                                                         kElementsInAll),
+                        0.0F);
+    }
+    const std::vector<float> third = fleet.Iterate();
+    EXPECT_NE(third, first) << Name(codec) << ": each draws others";
+    CompressedFleet again(codec, 1, kResiduals, 2);
+    EXPECT_EQ(again.Iterate(), third) << Name(codec);
+  }
+}
+
+// Elements at equal distances from the begins of two parts would be rounded alike.
+TEST(Compressed, PartsOfABlockOnTwoRailsDrawOtherNumbers) {
+  constexpr std::size_t kLength = 1000;
+  CompressedFleet fleet(Codec::kInt4Stochastic, 2);
+  for (ClientEnd* client : fleet.clients) {
+    for (std::size_t i = 0; i < kElementsInAll; ++i) {
+      // Wherever blocks of the codec begin, 7 is the largest of each, and 0.5 a step is left over.
+      const float value = i % 256 == 0 ? 7.0F : 1.5F;
+      client->Elements<float>()[i] = client->rank() == 0 ? value : 0.0F;
+    }
+    for (std::uint32_t tensor = 0; tensor < 3; ++tensor) {
+      PostGradient(*client, *fleet.layout, tensor);
+    }
+  }
+  fleet.cluster.Advance(kSecond);
+  const auto sums = fleet.clients[0]->Elements<float>();
+  for (std::size_t other = 1; other + kLength <= kLarge; ++other) {
+    std::size_t equal = 0;
+    for (std::size_t i = 0; i < kLength; ++i) equal += sums[i] == sums[other + i] ? 1U : 0U;
+    ASSERT_LT(equal, kLength * 3 / 4) << "as from element " << other << " on";
+  }
 }
 
 TEST(Compressed, NothingIsWhereAllRanksAreOnOneNode) {

@@ -59,9 +59,12 @@ void HandIn(HandDrivenNode& node, ClientEnd& client,
 }
 
 void Adopt(HandDrivenNode& node, JobId job, const std::shared_ptr<const plan::Plan>& plan,
-           std::uint64_t from_iteration) {
+           std::uint64_t from_iteration, std::uint64_t iterations_before) {
   node.Send(service::PlanOffer{.job = job, .plan = plan, .hash = plan->version});
-  node.Send(service::PlanSwitch{job, plan->version, from_iteration});
+  node.Send(service::PlanSwitch{.job = job,
+                                .version = plan->version,
+                                .from_iteration = from_iteration,
+                                .iterations_before = iterations_before});
 }
 
 ipc::GradientRecord GradientOf(const service::Layout& layout, std::uint32_t tensor) {

@@ -31,7 +31,7 @@ void HandIn(HandDrivenNode& node, ClientEnd& client,
             const std::shared_ptr<const service::Layout>& layout, std::uint64_t residuals = 0);
 // Offers the plan and puts it in force.
 void Adopt(HandDrivenNode& node, JobId job, const std::shared_ptr<const plan::Plan>& plan,
-           std::uint64_t from_iteration = 1);
+           std::uint64_t from_iteration = 1, std::uint64_t iterations_before = 0);
 
 // The record of one gradient, as the layout has it.
 ipc::GradientRecord GradientOf(const service::Layout& layout, std::uint32_t tensor);

@@ -57,6 +57,7 @@ TEST(PlanWire, LayoutsPassWithAndWithoutAPolicy) {
   named.tensors[0].keeps_codec = true;
   named.tensors[1].allowed = ChoiceNamed("auto:int8,topk:4")->allowed;
   named.compress_after = 500;
+  named.iterations_before = 56;
   got =
       Passed(ReportLayout{.job = 7, .layout = std::make_shared<const Layout>(named), .policy = {}});
   EXPECT_EQ(got.layout->names_hash, UINT64_MAX);
@@ -123,11 +124,12 @@ TEST(PlanWire, PiecesAndSwitchesPass) {
   EXPECT_TRUE(piece.last);
   EXPECT_EQ(*piece.text, std::string(kPlanPieceMax, '\n'));
   EXPECT_FALSE(Passed(PlanPiece{.job = 7, .text = piece.text}).last);
-  const AnnouncePlanSwitch change =
-      Passed(AnnouncePlanSwitch{.job = 7, .version = 3, .from_iteration = 49, .before_s = 0.5});
+  const AnnouncePlanSwitch change = Passed(AnnouncePlanSwitch{
+      .job = 7, .version = 3, .from_iteration = 49, .before_s = 0.5, .iterations_before = 56});
   EXPECT_EQ(change.version, 3U);
   EXPECT_EQ(change.from_iteration, 49U);
   EXPECT_EQ(change.before_s, 0.5);
+  EXPECT_EQ(change.iterations_before, 56U);
 }
 
 TEST(PlanWire, IterationsGoWithARankThatLeaves) {
@@ -208,6 +210,11 @@ TEST(PlanWire, RefusesTimesThatAreNone) {
   }
   ExpectRefused(
       Pass(AnnouncePlanSwitch{.job = 7, .version = 1, .from_iteration = 1, .before_s = -1}));
+  ExpectRefused(Pass(AnnouncePlanSwitch{.job = 7,
+                                        .version = 1,
+                                        .from_iteration = 1,
+                                        .iterations_before = kIterationsBeforeMax + 1}),
+                {"281474976710657"});
 }
 
 TEST(PlanWire, RefusesNumbersBeyondTheirLimits) {

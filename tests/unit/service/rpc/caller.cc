@@ -152,6 +152,8 @@ Answered Caller::SetLayout(schema::Session::Client& session, const LayoutCall& w
   auto codecs = call.initCodecs(static_cast<unsigned>(wish.codecs.size()));
   for (unsigned i = 0; i < codecs.size(); ++i) codecs.set(i, wish.codecs[i]);
   call.setResiduals(wish.residuals);
+  call.setIterationsBefore(wish.iterations_before);
+  call.setAdaptive(wish.adaptive);
   auto response = loop_.Wait<capnp::Response<schema::Session::SetLayoutResults>>(call.send());
   return Read(response.getRefusal());
 }
@@ -162,11 +164,13 @@ schema::Admin::Client Caller::Admin() {
   return loop_.Wait<capnp::Response<schema::Bootstrap::AdminResults>>(hello.send()).getAdmin();
 }
 
-Answered Caller::Steer(const std::string& job, SteeringKind kind, std::uint64_t value) {
+Answered Caller::Steer(const std::string& job, SteeringKind kind, std::uint64_t value,
+                       bool forced) {
   auto call = Admin().steerRequest();
   call.setJob(job);
   call.getSteering().setKind(static_cast<std::uint8_t>(kind));
   call.getSteering().setValue(value);
+  call.getSteering().setForced(forced);
   auto response = loop_.Wait<capnp::Response<schema::Admin::SteerResults>>(call.send());
   return {static_cast<Code>(response.getCode()), response.getText().cStr()};
 }

@@ -86,6 +86,8 @@ struct LayoutCall {
   std::string codec;
   std::vector<std::string> codecs;
   std::uint64_t residuals = 0;
+  std::uint64_t iterations_before = 0;
+  bool adaptive = false;
 };
 
 class Caller {
@@ -110,7 +112,8 @@ class Caller {
   // As an admin.
   schema::Admin::Client Admin();
   Answered SetPolicy(const std::string& job, const std::string& policy);
-  Answered Steer(const std::string& job, SteeringKind kind, std::uint64_t value = 0);
+  Answered Steer(const std::string& job, SteeringKind kind, std::uint64_t value = 0,
+                 bool forced = false);
 
  private:
   CallerLoop& loop_;

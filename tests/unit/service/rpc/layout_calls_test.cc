@@ -98,6 +98,39 @@ TEST_F(LayoutCallsTest, DispatchGetsTheLayoutInForwardOrderFromItsLowestTensorOn
   });
 }
 
+TEST_F(LayoutCallsTest, SaysHowManyIterationsTheJobHasHad) {
+  Register(rank_, {At(0)});
+  Register(other_, {At(0)});
+  ExpectRefused(rank_, {.first = 0, .count = 1, .iterations_before = UINT64_MAX},
+                Code::kInvalidArgument, {"18446744073709551615", "281474976710656"});
+  ASSERT_EQ(Set(rank_, {.first = 0, .count = 1, .iterations_before = 56}).code, Code::kOk);
+  ASSERT_EQ(Set(other_, {.first = 0, .count = 1, .iterations_before = 57}).code, Code::kOk)
+      << "it was told of one more";
+  stand_.dispatch().Visit<service::SetLayout>(
+      0, [](const service::SetLayout& set) { EXPECT_EQ(set.layout->iterations_before, 56U); });
+}
+
+// Adam divides by what gradients were, which these codecs leave out for long.
+TEST_F(LayoutCallsTest, AdaptiveOptimizersKeepPeopleFromCodecsWithWhichTheyDiverge) {
+  Register(rank_, {At(0)});
+  Register(other_, {At(0)});
+  const auto ask = [this](const char* codec, bool forced = false) {
+    return Caller(loop_, stand_.socket_path())
+        .Steer("train", SteeringKind::kCompress, ChoiceValue(*ChoiceNamed(codec)), forced);
+  };
+  EXPECT_EQ(ask("sign").code, Code::kOk) << "nobody has said what optimizer it is";
+  ASSERT_EQ(Set(rank_, {.first = 0, .count = 1, .adaptive = true}).code, Code::kOk);
+  ASSERT_EQ(Set(other_, {.first = 0, .count = 1}).code, Code::kOk);
+  for (const char* codec : {"sign", "topk:16", "randomk", "auto:int8,topk"}) {
+    const Answered answer = ask(codec);
+    EXPECT_EQ(answer.code, Code::kInvalidArgument) << codec;
+    EXPECT_TEXT(answer.text, codec, "train", "Adam", "--force");
+    EXPECT_EQ(ask(codec, true).code, Code::kOk) << codec;
+  }
+  EXPECT_EQ(ask("int8").code, Code::kOk);
+  EXPECT_EQ(ask("auto:int8,bf16").code, Code::kOk);
+}
+
 TEST_F(LayoutCallsTest, TakesTensorsOfSeveralTypes) {
   service::Tensor half = At(32);
   half.dtype = DType::kBFloat16;
