@@ -123,13 +123,13 @@ void Planning::OnTimesSeen(std::size_t node, NodeSeen seen) {
                                            status.error().text()));
   }
   latest_iteration_ = std::max(latest_iteration_, seen.times.iteration);
-  nodes_[node].seen = std::move(seen);
-  nodes_[node].reported = true;
-  // The iterations that cross as they are may be over.
   // What others have reported is of before, or is reported once more.
   if (seen.rails_changed && !std::exchange(rails_changed_, true)) {
     for (Node& each : nodes_) each.reported = false;
   }
+  nodes_[node].seen = std::move(seen);
+  nodes_[node].reported = true;
+  // The iterations that cross as they are may be over.
   if (present_codecs_ != WantedCodecs()) due_ = true;
   Consider();
 }

@@ -116,9 +116,9 @@ class Planning {
   std::optional<CodecChoice> requested_codec_;    // likewise
   std::vector<bool> keeps_codec_;                 // by tensor, as some node's layout has it
   std::uint64_t latest_iteration_ = 0;            // that a node has reported
-  bool due_ = false;  // what is wanted has changed since a plan was considered
   std::uint64_t iterations_before_ = 0;           // of earlier epochs, as the layouts say
   bool rails_changed_ = false;                    // on a node, since the plan in force was made
+  bool due_ = false;  // what is wanted has changed since a plan was considered
   Stage stage_ = Stage::kNone;
   bool stopped_ = false;
   bool failed_ = false;

@@ -308,8 +308,8 @@ void Describe(auto& wire, Is<ReportTimesSeen> auto& report) {
   wire.List(times.forward_s, kLayoutTensorsMax, "times of {} tensors", HR_LIST(ForwardS));
   wire.List(report.seen.costs, kLanesMax + 1, "costs of {} lanes", HR_LIST(Costs));
   wire.List(report.seen.codecs, kCodecCostsMax, "costs of {} codecs", HR_LIST(Codecs));
-  wire.List(times.iterations, plan::kRecordedMax, "{} recorded iterations", HR_LIST(Iterations));
   wire.Number(report.seen.rails_changed, HR_FIELD(RailsChanged));
+  wire.List(times.iterations, plan::kRecordedMax, "{} recorded iterations", HR_LIST(Iterations));
   wire.Number(times.contention, HR_FIELD(Contention));
   wire.Check([&times] { return AreRecorded(times) ? "" : kInvalidTimesText; });
 }

@@ -189,7 +189,6 @@ void Plans::Release(const Jobs& jobs, TimeNs now) {
   }
 }
 
-void Plans::EndIteration(Job& job, std::uint64_t iteration) {
 void Plans::OnMoved(Job& job, std::uint8_t lane) {
   lanes_.OnMoved(job, lane);
   if (job.gradients && job.times) job.rails_changed_in = job.gradients->head_iteration();
@@ -205,12 +204,13 @@ std::uint64_t Plans::ReportDue(Job& job, std::uint64_t iteration) {
   return iteration % IterationTimes::kWindow == 0 ? IterationTimes::kWindow : 0;
 }
 
+void Plans::EndIteration(Job& job, std::uint64_t iteration) {
   job.times->EndIteration(iteration);
   if (const std::uint64_t count = ReportDue(job, iteration); count != 0) {
     NodeTimes times = job.times->Median(count);
     job.times->Record(times);
-    // Peers that is that far behind has the last ones.
     const bool rails_changed = job.rails_changed_in != 0;
+    // Peers that is that far behind has the last ones.
     const bool sent = peers_.TrySend(TimesSeen{.job = job.id(),
                                                .times = std::move(times),
                                                .costs = lanes_.CostsOf(job),

@@ -19,9 +19,8 @@ using Ranks = std::vector<std::vector<std::uint32_t>>;
 const Blocks kBlocks = {{{2, 100, 200}, {1, 0, 50}}, {{0, 0, 400}, {1, 50, 150}, {2, 0, 100}}};
 
 struct PlannedFleet {
-  explicit PlannedFleet(Ranks ranks_of_nodes)
-      : ranks(std::move(ranks_of_nodes)),
-        cluster({.nodes_count = static_cast<std::uint32_t>(ranks.size())}) {
+  explicit PlannedFleet(Ranks ranks_of_nodes, ClusterSpec spec = {})
+      : ranks(std::move(ranks_of_nodes)), cluster(SpecOf(std::move(spec), ranks)) {
     for (const auto& node : ranks) job.world_size += static_cast<std::uint32_t>(node.size());
     clients.resize(job.world_size);
     for (std::size_t node = 0; node < ranks.size(); ++node) {
@@ -33,6 +32,27 @@ struct PlannedFleet {
     }
     cluster.Form(job, ranks);
     cluster.Advance(kMillisecond);
+  }
+  static ClusterSpec SpecOf(ClusterSpec spec, const Ranks& ranks) {
+    spec.nodes_count = static_cast<std::uint32_t>(ranks.size());
+    return spec;
+  }
+  // Each iteration ends in the time that is given; ranks but the first post so much later.
+  void Iterate(std::uint64_t count, TimeNs time_ns = 10 * kMillisecond, TimeNs late_ns = 0) {
+    for (std::uint64_t i = 0; i < count; ++i) {
+      for (ClientEnd* client : clients) {
+        for (std::uint32_t tensor = 0; tensor < 3; ++tensor) PostGradient(*client, *layout, tensor);
+        cluster.Advance(client == clients.front() ? late_ns : 0);
+      }
+      cluster.Advance(time_ns);
+    }
+  }
+  std::vector<service::TimesSeen> Reported(std::size_t node) {
+    std::vector<service::TimesSeen> reported;
+    for (const auto* each : cluster.node(node).peers().Of<service::TimesSeen>()) {
+      reported.push_back(*each);
+    }
+    return reported;
   }
   void AdoptAll(const std::shared_ptr<const plan::Plan>& plan, std::uint64_t from) {
     for (std::size_t node = 0; node < ranks.size(); ++node) {
@@ -157,26 +177,6 @@ TEST(PlannedNodes, AStragglerDelaysEveryoneAndReordersNothing) {
   fleet.ExpectSums(1);
 }
 
-ipc::QueueRow RowOf(const HandDrivenNode& node, std::uint32_t iteration, std::uint64_t block) {
-  for (const auto& slot : node.board().queue) {
-    const ipc::QueueRow row = *ipc::ReadRow(slot);
-    if (row.block == block && row.iteration == iteration) return row;
-  }
-  ADD_FAILURE() << "no row of block " << iteration << "/" << block;
-  return {};
-}
-
-TEST(PlannedNodes, AJobRunsWhenItsNodesHaveMetHoweverManyRanksAreHere) {
-  PlannedFleet fleet(Ranks{{0}, {1}});
-  for (const std::size_t node : {0U, 1U}) {
-    const ipc::JobRow row = *fleet.cluster.node(node).JobRow(fleet.job.id);
-    EXPECT_EQ(row.state, static_cast<std::uint32_t>(ipc::JobState::kRunning));
-    EXPECT_EQ(row.ranks_attached, 1U);
-  }
-}
-
-// What the leader counts epochs by has other jobs in it; ranks that come back do not.
-TEST(PlannedNodes, AJobHasRestartedAsOftenAsItsRanksCameBack) {
 // What blocks cost before, and those that were under way, says nothing of the rails that are left.
 TEST(PlannedNodes, TellTheLeaderWhatRailsHaveCostSinceOneWasLostAndSinceItIsBack) {
   PlannedFleet fleet(
@@ -213,6 +213,26 @@ TEST(PlannedNodes, TellTheLeaderWhatRailsHaveCostSinceOneWasLostAndSinceItIsBack
   }
 }
 
+ipc::QueueRow RowOf(const HandDrivenNode& node, std::uint32_t iteration, std::uint64_t block) {
+  for (const auto& slot : node.board().queue) {
+    const ipc::QueueRow row = *ipc::ReadRow(slot);
+    if (row.block == block && row.iteration == iteration) return row;
+  }
+  ADD_FAILURE() << "no row of block " << iteration << "/" << block;
+  return {};
+}
+
+TEST(PlannedNodes, AJobRunsWhenItsNodesHaveMetHoweverManyRanksAreHere) {
+  PlannedFleet fleet(Ranks{{0}, {1}});
+  for (const std::size_t node : {0U, 1U}) {
+    const ipc::JobRow row = *fleet.cluster.node(node).JobRow(fleet.job.id);
+    EXPECT_EQ(row.state, static_cast<std::uint32_t>(ipc::JobState::kRunning));
+    EXPECT_EQ(row.ranks_attached, 1U);
+  }
+}
+
+// What the leader counts epochs by has other jobs in it; ranks that come back do not.
+TEST(PlannedNodes, AJobHasRestartedAsOftenAsItsRanksCameBack) {
   HandDrivenNode node;
   node.Attach({.world_size = 2, .epoch = 3}, 0);
   node.Settle();
@@ -222,26 +242,6 @@ TEST(PlannedNodes, TellTheLeaderWhatRailsHaveCostSinceOneWasLostAndSinceItIsBack
   EXPECT_EQ(node.JobRow(JobId{1})->restarts, 3U);
 }
 
-TEST(PlannedNodes, AJobThatGoesOnWithFewerTellsWhatTheLossHasCost) {
-  HandDrivenNode node;
-  ClientEnd& a = node.Attach({.world_size = 2}, 0);
-  ClientEnd& b = node.Attach({.world_size = 2}, 1);
-  node.Settle();
-  EXPECT_EQ(node.JobRow(JobId{1})->recoveries, 0U);
-  node.Close(b, false, "exited or was killed");
-  node.Settle();
-  const TimeNs lost = node.now;
-  node.Advance(300 * kMillisecond);
-  node.Close(a, false, "closed its connection");
-  node.Settle();
-  node.Advance(200 * kMillisecond);
-  ClientEnd& again = node.Attach({.world_size = 1, .epoch = 2}, 0);
-  node.Settle();
-  const ipc::JobRow under_way = *node.JobRow(JobId{1});
-  EXPECT_EQ(under_way.world_before, 2U);
-  EXPECT_EQ(under_way.recoveries, 0U) << "nothing has ended yet";
-  again.PostApart(OnSegment(Collective::kAllReduce, DType::kFloat32, 16));
-  node.Settle();
 TEST(PlannedNodes, AJobsRowSaysWhoWaitsAndCountsWhoWasEvictedOverItsEpochs) {
   using service::WaitingApplicants;
   HandDrivenNode node;
@@ -276,6 +276,26 @@ TEST(PlannedNodes, AJobsRowSaysWhoWaitsAndCountsWhoWasEvictedOverItsEpochs) {
   EXPECT_EQ(node.JobRow(JobId{1})->evictions, 1U);
 }
 
+TEST(PlannedNodes, AJobThatGoesOnWithFewerTellsWhatTheLossHasCost) {
+  HandDrivenNode node;
+  ClientEnd& a = node.Attach({.world_size = 2}, 0);
+  ClientEnd& b = node.Attach({.world_size = 2}, 1);
+  node.Settle();
+  EXPECT_EQ(node.JobRow(JobId{1})->recoveries, 0U);
+  node.Close(b, false, "exited or was killed");
+  node.Settle();
+  const TimeNs lost = node.now;
+  node.Advance(300 * kMillisecond);
+  node.Close(a, false, "closed its connection");
+  node.Settle();
+  node.Advance(200 * kMillisecond);
+  ClientEnd& again = node.Attach({.world_size = 1, .epoch = 2}, 0);
+  node.Settle();
+  const ipc::JobRow under_way = *node.JobRow(JobId{1});
+  EXPECT_EQ(under_way.world_before, 2U);
+  EXPECT_EQ(under_way.recoveries, 0U) << "nothing has ended yet";
+  again.PostApart(OnSegment(Collective::kAllReduce, DType::kFloat32, 16));
+  node.Settle();
   const ipc::JobRow row = *node.JobRow(JobId{1});
   EXPECT_EQ(row.recoveries, 1U);
   EXPECT_GE(row.recovery_ns, 500 * kMillisecond);

@@ -94,8 +94,8 @@ TEST(PlanWire, TimesPass) {
   EXPECT_EQ(got.seen.times.release_s, sent.seen.times.release_s);
   EXPECT_EQ(got.seen.times.forward_s, sent.seen.times.forward_s);
   EXPECT_EQ(got.seen.times.iteration_s, 1e-2);
-  EXPECT_EQ(got.seen.costs, sent.seen.costs);
   EXPECT_TRUE(got.seen.rails_changed);
+  EXPECT_EQ(got.seen.costs, sent.seen.costs);
   EXPECT_EQ(got.seen.times.iterations, sent.seen.times.iterations);
   EXPECT_EQ(got.seen.times.contention, 0.25);
 }
