@@ -150,11 +150,11 @@ TEST(PlanWire, RefusesLayoutsThatAreNone) {
   const auto first = [](Builder root) {
     return root.getReportLayout().getLayout().getTensors()[0];
   };
-  ExpectRefused(Pass(honest, [&](Builder root) { first(root).setCodec(99); }), {"codec 99 with parameter 0"});
+  ExpectRefused(Pass(honest, [&](Builder root) { first(root).setCodec(99); }),
+                {"codec 99 with parameter 0"});
   ExpectRefused(Pass(honest, [&](Builder root) { first(root).setCodecParameter(9); }),
                 {"codec 0 with parameter 9"});
-  ExpectRefused(Pass(honest, [&](Builder root) { first(root).setAllowed(99); }),
-                {"codecs 0x63"});
+  ExpectRefused(Pass(honest, [&](Builder root) { first(root).setAllowed(99); }), {"codecs 0x63"});
   ExpectRefused(Pass(honest, [](Builder root) { root.getReportLayout().setPolicy(99); }),
                 {"policy 99"});
   ExpectRefused(Pass(honest,
