@@ -1,6 +1,6 @@
 """One rank of a job whose gradients cross between nodes encoded, as torchrun starts it.
 
-usage: cluster_compressed.py FOLDER [CODEC]     leaves FOLDER/sums.RANK, and fails where a sum or what was left out is wrong
+usage: cluster_compressed.py FOLDER [CODEC]     leaves FOLDER/sums.RANK; fails if a sum or a residual is wrong
 """
 
 from __future__ import annotations
