@@ -249,7 +249,7 @@ Status OpenNccl(const Config& config, const transport::Gpus& gpus, std::size_t i
 }
 
 // The devices of node_address, if that is an address: lanes listen only where the service does.
-// All devices if it is a name, or every interface, or missing (role = server needs none).
+// All devices if it is every interface, of none, or missing (role = server needs none).
 std::string DevicesOfNode(const Config& config) {
   if (config.node_address.empty()) return "";
   const Result<HostPort> address = ParseListenAddress(config.node_address);

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -60,6 +61,22 @@ Address AsConfigured(Address address) {
   return Parse("127.0.0.1");
 }
 
+// The addresses that a literal or a host name stands for; none if it cannot be resolved.
+std::vector<Address> AddressesOf(const std::string& text) {
+  if (const Address literal = Parse(text); literal.family != AF_UNSPEC) return {literal};
+  if (text.empty() || text == "*") return {};
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;  // otherwise each address comes once for each kind of socket
+  addrinfo* first = nullptr;
+  if (::getaddrinfo(text.c_str(), nullptr, &hints, &first) != 0) return {};
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> all(first, ::freeaddrinfo);
+  std::vector<Address> addresses;
+  for (const addrinfo* each = first; each != nullptr; each = each->ai_next) {
+    addresses.push_back(AddressOf(each->ai_addr));
+  }
+  return addresses;
+}
+
 std::string InterfaceOf(const Address& address) {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0) return "";
@@ -86,10 +103,16 @@ std::vector<std::string> NamesIn(const std::filesystem::path& folder) {
 }  // namespace
 
 std::string DevicesAt(const std::string& address, const std::string& rdma_folder) {
-  const Address wanted = AsConfigured(Parse(address));
-  if (wanted.family == AF_UNSPEC || wanted.IsOfEveryInterface()) return "";
-  std::string devices = InterfaceOf(wanted);
-  if (devices.empty()) return "";
+  std::vector<std::string> interfaces;
+  for (const Address& wanted : AddressesOf(address)) {
+    if (wanted.family == AF_UNSPEC || wanted.IsOfEveryInterface()) return "";
+    const std::string name = InterfaceOf(AsConfigured(wanted));
+    if (!name.empty() && std::ranges::find(interfaces, name) == interfaces.end()) {
+      interfaces.push_back(name);
+    }
+  }
+  if (interfaces.empty()) return "";
+  std::string devices = fmt::format("{}", fmt::join(interfaces, ","));
   for (const std::string& device : NamesIn(rdma_folder)) {
     const std::filesystem::path ports = std::filesystem::path(rdma_folder) / device / "ports";
     for (const std::string& port : NamesIn(ports)) devices += fmt::format(",{}:{}", device, port);
