@@ -224,7 +224,8 @@ class Session:
         iterations cross as they are before. ``adaptive``: the optimizer divides by what gradients were,
         as Adam does, and ``headracectl compress`` is to refuse sign, topk and randomk. Allocates the memory,
         on ``device`` as arena() does: a round trip or two, before training. The gradients move when all
-        ranks have made equal layouts. Errors: Mismatch when another rank's differs (the text says where), Error when there is one or a spec is wrong.
+        ranks have made equal layouts. Errors: Mismatch when another rank's
+        differs (the text says where), Error when there is one or a spec is wrong.
         """
         number = device_number(device)
         return Layout(self, specs, op, policy, number, compress, compress_after, adaptive)
