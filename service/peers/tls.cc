@@ -22,6 +22,8 @@ namespace headrace::service {
 namespace {
 
 constexpr std::size_t kKnownAsMax = 300;
+// Who names an address again and again fills no log.
+constexpr std::uint64_t kNamesLoggedMax = 16;
 
 // Where a stream leads, and whether that is this host whatever lies between.
 struct Far {
@@ -116,13 +118,17 @@ class PeerSecurity::Parts {
   std::unique_ptr<TlsRenewal> renewal_;  // null: plain text
   UnixClock clock_;
   std::size_t handshakes_count_ = 0;
+  std::uint64_t names_logged_ = 0;       // of certificates that were not believed
   std::uint64_t plain_peers_count_ = 0;  // on other hosts, so far
 };
 
 kj::Promise<Result<SecuredPeer>> PeerSecurity::Parts::Encrypt(SecuredPeer peer, bool accepted) {
   auto files = renewal_->files();
   HR_CHECK(files != nullptr && peer.stream.get() != nullptr, peer.address);
-  auto shaken = ShakeHands(*files, kj::mv(peer.stream), accepted).attach(kj::mv(files));
+  const auto log = [this, address = peer.address](const std::string& text) {
+    if (++names_logged_ <= kNamesLoggedMax) warn_(fmt::format("{} {}", address, text));
+  };
+  auto shaken = ShakeHands(*files, kj::mv(peer.stream), accepted, log).attach(kj::mv(files));
   return shaken.then(
       [peer = kj::mv(peer),
        accepted](Result<EncryptedPeer> encrypted) mutable -> kj::Promise<Result<SecuredPeer>> {

@@ -172,7 +172,8 @@ Error ExplainFailure(const HandshakeRecord& record, const kj::Exception& excepti
 }
 
 kj::Promise<Result<EncryptedPeer>> ShakeHands(const TlsFiles& files,
-                                              kj::Own<kj::AsyncIoStream> stream, bool accepted) {
+                                              kj::Own<kj::AsyncIoStream> stream, bool accepted,
+                                              LogLine log) {
   auto record = kj::refcounted<HandshakeRecord>();
   auto context = MakeContext(files, *record);
   // Errors of others left in OpenSSL's queue would be taken for this connection's.
@@ -188,8 +189,16 @@ kj::Promise<Result<EncryptedPeer>> ShakeHands(const TlsFiles& files,
           [&record = *record](kj::AuthenticatedStream authenticated) {
             return Judge(record, kj::mv(authenticated));
           },
-          [&record = *record, &files](kj::Exception&& exception) -> Result<EncryptedPeer> {
-            return ExplainFailure(record, exception, files.authority_name);
+          [&record = *record, &files, accepted,
+           log = std::move(log)](kj::Exception&& exception) -> Result<EncryptedPeer> {
+            if (accepted || record.verdict.error == X509_V_OK) {
+              return ExplainFailure(record, exception, files.authority_name);
+            }
+            log("is refused: " + record.verdict.Text(files.authority_name));
+            return Error(
+                Code::kPermissionDenied,
+                fmt::format("is refused: {}; this service's log has the certificate's names",
+                            record.verdict.TextWithoutNames(files.authority_name)));
           })
       .attach(kj::mv(record), kj::mv(context));
 }

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -27,6 +28,9 @@ struct HandshakeRecord : public kj::Refcounted {
   std::string_view First() const { return {first.data(), first_count}; }
 };
 
+// Something for the service's log.
+using LogLine = std::function<void(const std::string& text)>;
+
 // The stream of a peer that has shown the right certificate, and the names in it; at least one.
 struct EncryptedPeer {
   kj::Own<kj::AsyncIoStream> stream;
@@ -34,9 +38,12 @@ struct EncryptedPeer {
 };
 
 // Resolves when the peer's certificate has been believed here. Errors say what is wrong with the
-// peer, without naming it: "showed no certificate: ...". `files` outlives the promise.
+// peer, without naming it: "showed no certificate: ...". `files` outlives the promise. Who was
+// dialled may have been named by any local user, so that what its certificate says goes to `log`
+// alone.
 kj::Promise<Result<EncryptedPeer>> ShakeHands(const TlsFiles& files,
-                                              kj::Own<kj::AsyncIoStream> stream, bool accepted);
+                                              kj::Own<kj::AsyncIoStream> stream, bool accepted,
+                                              LogLine log);
 
 // Why a stream failed, for whoever knows more than kj's description says.
 Error ExplainFailure(const HandshakeRecord& record, const kj::Exception& exception,

@@ -22,6 +22,42 @@ std::string TextOf(const ASN1_STRING* text) {
                    kNameMax);
 }
 
+// How a certificate is spoken of.
+struct Quoted {
+  std::string whose;   // is wrong: the peer's, or one that signed it
+  std::string own;     // of the peer
+  std::string signer;  // of the peer's
+  std::string node;    // whose certificate is to be made
+};
+
+std::string Explain(int error, int depth, const Quoted& quoted) {
+  const std::string remedy =
+      depth == 0 ? fmt::format("make one with `headracectl certs node {}`", quoted.node)
+                 : "make a new authority and certificates for all nodes with `headracectl certs`";
+  switch (error) {
+    case X509_V_ERR_CERT_HAS_EXPIRED:
+      return fmt::format("{} has expired: {}", quoted.whose, remedy);
+    case X509_V_ERR_CERT_NOT_YET_VALID:
+      return fmt::format("{} is not valid yet: compare the clocks of the nodes", quoted.whose);
+    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
+    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
+    case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
+    case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
+    case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
+    case X509_V_ERR_CERT_SIGNATURE_FAILURE:
+      return fmt::format(
+          "{} is signed by another authority, {}: give all nodes certificates of one authority "
+          "(`headracectl certs node {}` makes one)",
+          quoted.own, quoted.signer, quoted.node);
+    case X509_V_ERR_HOSTNAME_MISMATCH:
+      return fmt::format("{} is not that of a node, it lacks the name \"headrace\": {}", quoted.own,
+                         remedy);
+    default:
+      return fmt::format("{} is not believed, {}: {}", quoted.whose,
+                         X509_verify_cert_error_string(error), remedy);
+  }
+}
+
 }  // namespace
 
 std::string CommonName(const X509_NAME* name) {
@@ -63,38 +99,23 @@ void Verdict::Note(X509_STORE_CTX& judge) {
 }
 
 std::string Verdict::Text(const std::string& authority) const {
-  const std::string whose =
-      depth == 0
-          ? fmt::format("the certificate of \"{}\"", name)
-          : fmt::format("the certificate of \"{}\", which signed that of \"{}\",", signed_by, name);
-  const std::string remedy =
-      depth == 0 ? fmt::format("make one with `headracectl certs node {}`", name)
-                 : "make a new authority and certificates for all nodes with `headracectl certs`";
-  switch (error) {
-    case X509_V_ERR_CERT_HAS_EXPIRED:
-      return fmt::format("{} has expired: {}", whose, remedy);
-    case X509_V_ERR_CERT_NOT_YET_VALID:
-      return fmt::format("{} is not valid yet: compare the clocks of the nodes", whose);
-    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
-    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
-    case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
-    case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
-    case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
-    case X509_V_ERR_CERT_SIGNATURE_FAILURE:
-      return fmt::format(
-          "the certificate of \"{}\" is signed by another authority, \"{}\" and not "
-          "\"{}\": give all nodes certificates of one authority (`headracectl certs node {}` "
-          "makes one)",
-          name, signed_by, authority, name);
-    case X509_V_ERR_HOSTNAME_MISMATCH:
-      return fmt::format(
-          "the certificate of \"{}\" is not that of a node, it lacks the name "
-          "\"headrace\": {}",
-          name, remedy);
-    default:
-      return fmt::format("{} is not believed, {}: {}", whose, X509_verify_cert_error_string(error),
-                         remedy);
-  }
+  const Quoted quoted{
+      .whose = depth == 0 ? fmt::format("the certificate of \"{}\"", name)
+                          : fmt::format("the certificate of \"{}\", which signed that of \"{}\",",
+                                        signed_by, name),
+      .own = fmt::format("the certificate of \"{}\"", name),
+      .signer = fmt::format("\"{}\" and not \"{}\"", signed_by, authority),
+      .node = name};
+  return Explain(error, depth, quoted);
+}
+
+std::string Verdict::TextWithoutNames(const std::string& authority) const {
+  const Quoted quoted{
+      .whose = depth == 0 ? "its certificate" : "the certificate that signed its own",
+      .own = "its certificate",
+      .signer = fmt::format("not \"{}\"", authority),
+      .node = "NAME"};
+  return Explain(error, depth, quoted);
 }
 
 std::string ReasonIn(std::string_view description) {

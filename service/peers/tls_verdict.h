@@ -29,8 +29,11 @@ struct Verdict {
 
   // Takes the verdict that has just been found.
   void Note(X509_STORE_CTX& judge);
-  // "the certificate of node b has expired: ..."; `authority` is the name of the one believed here.
+  // "the certificate of "b" has expired: ..."; `authority` is the name of the one believed here.
   std::string Text(const std::string& authority) const;
+  // The same without the names in the certificate, which nobody has vouched for: any local user may
+  // have named the address.
+  std::string TextWithoutNames(const std::string& authority) const;
 };
 
 // The reason in a kj exception about OpenSSL: "tlsv1 alert unknown ca".

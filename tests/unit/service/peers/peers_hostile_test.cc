@@ -57,7 +57,7 @@ class PeersHostile : public testing::Test {
 
 TEST_F(PeersHostile, NamesBothVersionsAndBothPrograms) {
   ExpectHelloRefused(
-      {.protocol_version = 11, .program = "headraced 9.9", .node = "x"}, Code::kVersionMismatch,
+      {.protocol_version = 12, .program = "headraced 9.9", .node = "x"}, Code::kVersionMismatch,
       {"headraced 0.1.0 on node a speaks peer protocol 11", "headraced 9.9 on node x speaks 12"});
 }
 
