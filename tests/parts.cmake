@@ -5,10 +5,14 @@
 # A build under a sanitizer has the target `part`, the programs; the build without has the tests.
 set(HEADRACE_PARTS "" CACHE STRING "Folder with the sanitized builds whose tests run here too; empty: none")
 
-set(headrace_part_address ipc_test http_test)
+set(headrace_part_address ipc_test http_test tls_test peers_test exchange_test)
+# Who sends nonsense, lies, or goes in the middle; the others take minutes and read nothing of strangers.
+set(headrace_part_address_exchange_test
+    "ExchangeHostile*:Of/ExchangeLie*:Of/ExchangeMismatch*:ExchangeEnd.*:ExchangeEncoded*:ExchangeLossless*:ExchangeAfterAFailure*")
 set(headrace_part_address_fuzz record dispatch schema peer forming socket message sends)
 set(headrace_part_thread
-    ipc_test actor_test lane_test log_sink_test rpc_test dispatch_threads_test)
+    ipc_test actor_test lane_test log_sink_test rpc_test dispatch_threads_test loop_test mapping_test
+    watch_test)
 # How many inputs a fixed seed gives; a fresh seed, which is printed, gets as many seconds.
 set(headrace_part_inputs_record 100000)
 set(headrace_part_inputs_dispatch 1500)
