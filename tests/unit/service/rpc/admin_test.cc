@@ -83,7 +83,7 @@ TEST_F(AdminTest, RefusesWhatCannotBeMeant) {
   expect(SteeringKind::kPause, 1, "pause with the value 1: it takes none");
   expect(SteeringKind{0}, 0, "steering of kind 0: 1 to 9 and 20 are known");
   expect(SteeringKind{10}, 0, "steering of kind 10");
-  expect(SteeringKind::kCompress, 99, "a codec 99");
+  expect(SteeringKind::kCompress, 99, "no codec has the number 99 (known: none, bf16");
   EXPECT_EQ(stand.dispatch().Count<SteerJob>(), 0U);
   Caller admin(loop_, stand.socket_path());
   const Answered unknown = admin.Steer("tra\nin", SteeringKind::kPause);
