@@ -5,7 +5,7 @@
 # A build under a sanitizer has the target `part`, the programs; the build without has the tests.
 set(HEADRACE_PARTS "" CACHE STRING "Folder with the sanitized builds whose tests run here too; empty: none")
 
-set(headrace_part_address ipc_test http_test tls_test peers_test exchange_test)
+set(headrace_part_address ipc_test http_test tls_test exchange_test)
 # Who sends nonsense, lies, or goes in the middle; the others take minutes and read nothing of strangers.
 set(headrace_part_address_exchange_test
     "ExchangeHostile*:Of/ExchangeLie*:Of/ExchangeMismatch*:ExchangeEnd.*:ExchangeEncoded*:ExchangeLossless*:ExchangeAfterAFailure*")
