@@ -10,6 +10,7 @@
 #include "transport/codec/codec.h"
 #include "transport/exchange/limits.h"
 #include "transport/exchange/partition.h"
+#include "transport/probe/codec_probe.h"
 #include "transport/probe/line_fit.h"
 #include "transport/probe/probe.h"
 
@@ -310,7 +311,9 @@ void AddCodecs(plan::Route& route, const JobShape& shape, std::span<const NodeSe
       .least_bytes = static_cast<double>(transport::kSentPieceSizeMin),
       .most_bytes = static_cast<double>(transport::ExchangeOptions().piece_size),
       .most_plain_bytes = static_cast<double>(transport::kEncodedPieceCountMax * sizeof(float)),
-      .pieces_count = static_cast<double>(transport::kPiecesPerOwner * shape.nodes.size())};
+      .pieces_count = static_cast<double>(
+          transport::kPiecesPerOwner *
+          transport::EncodedOwners(static_cast<std::uint32_t>(shape.nodes.size())))};
   for (const Codec& codec : codecs) {
     const CodecCost cost = SlowestCost(seen, codec);
     if (!IsCodecCost(cost) || stage->coded.size() == kCodecCostsMax) continue;

@@ -39,11 +39,13 @@ Pattern ChooseAllReduce(double bytes, const Choice& choice) {
   return Cheapest(kAll, bytes, choice);
 }
 
-// Each contribution is encoded once, and a sum at most once more: never at each step of a ring.
+// Each contribution is encoded once, and a sum at most once more: never at each step of a ring. Two
+// nodes send as many bytes either way, and sums that they exchange are encoded only once.
 Pattern ChooseEncoded(double bytes, const Choice& choice) {
   constexpr std::array kAll{Pattern::kExchange, Pattern::kScatter};
   if (choice.algorithm == Algorithm::kDirectExchange) return Pattern::kExchange;
   if (choice.algorithm == Algorithm::kDirectScatter) return Pattern::kScatter;
+  if (choice.data_count == 2) return Pattern::kExchange;
   return Cheapest(kAll, bytes, choice);
 }
 
@@ -66,6 +68,7 @@ Pattern ChooseBroadcast(double bytes, const Choice& choice) {
 }  // namespace
 
 Pattern ChoosePattern(const CollectiveSpec& spec, const Choice& choice) {
+  // Of a transfer in a codec that loses, encoded ones.
   const auto bytes = static_cast<double>(spec.Bytes());
   switch (spec.kind) {
     case Collective::kAllReduce:

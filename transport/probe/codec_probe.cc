@@ -113,13 +113,15 @@ CodecCost OfTransfer(const CodecCost& measured, std::uint32_t nodes_count) {
   HR_CHECK(nodes_count > 0);
   CodecCost cost = measured;
   const double nodes = nodes_count;
+  const bool exchanged = nodes_count == 2 && Loses(measured.codec);
+  const double decoded = exchanged ? 2 : (2 * nodes - 1) / nodes;
   cost.decode_s_per_byte =
-      std::min(cost.decode_s_per_byte * (2 * nodes - 1) / nodes, kCodecSecondsPerByteMax * 0.999);
+      std::min(cost.decode_s_per_byte * decoded, kCodecSecondsPerByteMax * 0.999);
   return cost;
 }
 
 double PiecesCount(double encoded_bytes, double plain_bytes, std::uint32_t nodes_count) {
-  const double wanted = encoded_bytes / (double{kPiecesPerOwner} * nodes_count);
+  const double wanted = encoded_bytes / (double{kPiecesPerOwner} * EncodedOwners(nodes_count));
   const double size = std::clamp(wanted, static_cast<double>(kSentPieceSizeMin),
                                  static_cast<double>(ExchangeOptions().piece_size));
   const auto most_plain = static_cast<double>(kEncodedPieceCountMax * sizeof(float));

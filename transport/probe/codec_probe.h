@@ -16,8 +16,14 @@ namespace headrace::transport {
 std::vector<CodecCost> MeasureCodecs();
 
 // What a node of so many pays for a transfer: all is encoded once; it decodes what others sent of
-// its share, and the sum of everything.
+// its share, and the sum of everything. Two nodes exchange, and each decodes what both sent.
 CodecCost OfTransfer(const CodecCost& measured, std::uint32_t nodes_count);
+
+// How many nodes own pieces of an encoded transfer: among two that exchange, pieces have no owner
+// and are cut as if for one.
+constexpr std::uint32_t EncodedOwners(std::uint32_t nodes_count) {
+  return nodes_count == 2 ? 1 : nodes_count;
+}
 
 // In how many pieces the exchange moves an encoded transfer of two and more nodes; not whole.
 double PiecesCount(double encoded_bytes, double plain_bytes, std::uint32_t nodes_count);

@@ -33,6 +33,12 @@ TEST(OfTransfer, DecodesWhatOthersSendOfAShareAndTheSumOfAll) {
   const CodecCost of_four = OfTransfer(measured, 4);
   EXPECT_EQ(of_four.encode_s_per_byte, 2e-10);
   EXPECT_DOUBLE_EQ(of_four.decode_s_per_byte, 1e-10 * (3.0 / 4 + 1));
+  const CodecCost of_two = OfTransfer(measured, 2);
+  EXPECT_DOUBLE_EQ(of_two.decode_s_per_byte, 1e-10 * 2);
+  // Goes by shares, as it would without a codec.
+  CodecCost lossless = measured;
+  lossless.codec = Codec::kLossless;
+  EXPECT_DOUBLE_EQ(OfTransfer(lossless, 2).decode_s_per_byte, 1e-10 * 1.5);
 }
 
 TEST(PiecesCount, IsAboutThatOfThePartition) {
@@ -40,11 +46,14 @@ TEST(PiecesCount, IsAboutThatOfThePartition) {
     for (const std::uint64_t count : {10'000ULL, 100'000ULL, 1'000'000ULL, 10'000'000ULL}) {
       CollectiveSpec spec{.kind = Collective::kAllReduce, .dtype = DType::kFloat32, .count = count};
       spec.codec = codec;
-      const Partition partition(spec, Pattern::kScatter, 0, 2, 0, ExchangeOptions().piece_size);
       const double plain = static_cast<double>(count * sizeof(float));
-      const double pieces = PiecesCount(plain * EncodedShare(codec), plain, 2);
-      EXPECT_NEAR(pieces, partition.pieces_count(), 0.15 * partition.pieces_count() + 1)
-          << count << " as " << Name(codec);
+      for (const std::uint32_t nodes : {2U, 4U}) {
+        const Pattern pattern = nodes == 2 ? Pattern::kExchange : Pattern::kScatter;
+        const Partition partition(spec, pattern, 0, nodes, 0, ExchangeOptions().piece_size);
+        const double pieces = PiecesCount(plain * EncodedShare(codec), plain, nodes);
+        EXPECT_NEAR(pieces, partition.pieces_count(), 0.15 * partition.pieces_count() + 1)
+            << count << " as " << Name(codec) << " among " << nodes;
+      }
     }
   }
 }

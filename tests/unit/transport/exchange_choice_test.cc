@@ -74,6 +74,26 @@ TEST(Choose, DoesWhatTheGroupForces) {
   EXPECT_EQ(forced(Algorithm::kRing), Pattern::kRing);
 }
 
+// More nodes: as many encoded bytes as plain ones cost the same, however many elements they are.
+TEST(Choose, LetsTwoNodesExchangeWhatIsEncoded) {
+  CollectiveSpec spec{.kind = Collective::kAllReduce, .dtype = DType::kFloat32};
+  spec.codec = Codec::kInt8;
+  for (const std::uint64_t count : {std::uint64_t{1} << 10, std::uint64_t{16} << 20}) {
+    spec.count = count;
+    EXPECT_EQ(ChoosePattern(spec, {.data_count = 2, .cost = kGigabit}), Pattern::kExchange);
+  }
+  const Choice forced{.data_count = 2, .algorithm = Algorithm::kDirectScatter, .cost = kGigabit};
+  EXPECT_EQ(ChoosePattern(spec, forced), Pattern::kScatter);
+  EXPECT_EQ(ChoosePattern(spec, {.data_count = 4, .cost = kGigabit}), Pattern::kScatter);
+  // 6 kB as int8 are 24 kB of float32, which four nodes would not exchange.
+  spec.count = 6'000;
+  EXPECT_EQ(ChoosePattern(spec, {.data_count = 4, .cost = kGigabit}), Pattern::kExchange);
+  EXPECT_EQ(Choose(spec.count * sizeof(float), 4), Pattern::kScatter);
+  spec.codec = Codec::kLossless;
+  spec.count = std::uint64_t{16} << 20;
+  EXPECT_EQ(ChoosePattern(spec, {.data_count = 2, .cost = kGigabit}), Pattern::kScatter);
+}
+
 TEST(Choose, LetsServersSumButNotBroadcast) {
   const Choice choice{.data_count = 4, .servers_count = 2, .algorithm = Algorithm::kRing};
   CollectiveSpec spec = AllReduceOf(100);
