@@ -121,10 +121,11 @@ struct Transfer {
   std::span<const Run> runs{};  // empty: memory is one piece; else outlives the completion
   std::uint64_t skip = 0;       // elements of the runs before this transfer's first
   bool digest = false;
-  // Between nodes: how the bytes cross (codec/codec.h), equal on every node; only sums and averages
-  // of float32 by all_reduce, in the host's memory, have a codec. What an encoding leaves out is
-  // kept in memory of `residual`, which lies as member `self`'s memory does, runs included; null:
-  // nowhere.
+  // Between nodes: how the bytes cross (codec/codec.h), equal on every node; sums and averages of
+  // float32 by all_reduce, in the host's memory, have one. `residual` lies as member `self`'s
+  // memory does, runs included; null: nowhere. An encoding keeps what it leaves out there; without
+  // one, or with one that loses nothing, all_reduce and reduce_scatter add it first, and leave
+  // zeros.
   Codec codec = Codec::kNone;
   std::byte* residual = nullptr;
   // What such a codec draws by chance follows from it: equal on every node and in every run, and

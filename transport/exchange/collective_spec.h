@@ -53,6 +53,13 @@ constexpr bool MayBeEncoded(const CollectiveSpec& spec) {
          (spec.reduction == Reduction::kSum || spec.reduction == Reduction::kAverage);
 }
 
+// Sums that something may be left out of, or was, also where halves carry them.
+constexpr bool MayHaveResidual(const CollectiveSpec& spec) {
+  return (spec.kind == Collective::kAllReduce || spec.kind == Collective::kReduceScatter) &&
+         spec.dtype == DType::kFloat32 &&
+         (spec.reduction == Reduction::kSum || spec.reduction == Reduction::kAverage);
+}
+
 CollectiveSpec SpecOf(const Transfer& transfer);
 // Nothing where the header says what no honest node would; `members_count` is of those with data.
 std::optional<CollectiveSpec> SpecOf(const MessageHeader& header, std::uint32_t members_count);

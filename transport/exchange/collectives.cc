@@ -137,6 +137,7 @@ void Collectives::Post(const Transfer& transfer) {
   if (choice_.data_count == 1 || choice_.servers_count > 0) spec.codec = Codec::kNone;
   HR_CHECK(spec.count <= kTransferBytesMax / SizeOf(spec.dtype), spec.count);
   HR_CHECK(!spec.encoded() || MayBeEncoded(spec), Describe(spec));
+  HR_CHECK(transfer.residual == nullptr || MayHaveResidual(spec), Describe(spec));
   CheckRuns(transfer);
   // Partial sums of integers would have to be wider than the integers are.
   HR_CHECK(spec.reduction != Reduction::kAverage || IsFloating(spec.dtype), Describe(spec));

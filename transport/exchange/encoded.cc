@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "ipc/base/check.h"
 #include "transport/codec/lossless.h"
@@ -111,6 +112,23 @@ void DecodeSumRange(std::span<const std::byte* const> inputs, bool onto, std::ui
                   SeedAt(to, block));
         Scatter(walk, begin, count, values, to.memory);
       });
+}
+
+void AddResidual(const EncodedRange& range) {
+  const auto add = [](float* values, float* residuals, std::uint64_t count) {
+    if (std::all_of(residuals, residuals + count, [](float each) { return each == 0; })) return;
+    for (std::uint64_t i = 0; i < count; ++i) values[i] += std::exchange(residuals[i], 0.0F);
+  };
+  const std::uint64_t begin = range.range.begin;
+  ForEachStretch(range.walk, begin, begin + range.range.count,
+                 [&](std::uint64_t /*element*/, std::uint64_t offset, std::uint64_t count) {
+                   float* const values = FloatsAt(range.memory, offset);
+                   float* const residuals = FloatsAt(range.residual, offset);
+                   for (std::uint64_t i = 0; i < count; i += kCodecBlock) {
+                     add(values + i, residuals + i,
+                         std::min<std::uint64_t>(kCodecBlock, count - i));
+                   }
+                 });
 }
 
 void SampleResidual(const EncodedRange& range, CodecUse& use) {

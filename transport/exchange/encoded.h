@@ -30,6 +30,9 @@ void EncodeRange(const EncodedRange& from, std::byte* out);
 void DecodeSumRange(std::span<const std::byte* const> inputs, bool onto, std::uint32_t divisor,
                     const EncodedRange& to);
 
+// Adds the residuals to the elements, and makes them zeros. Reads only where they are zeros.
+void AddResidual(const EncodedRange& range);
+
 // Adds the squares of a few of the range's elements, and of their residuals, to `use`.
 void SampleResidual(const EncodedRange& range, CodecUse& use);
 

@@ -23,6 +23,9 @@ Reduction ReductionOf(const CollectiveSpec& spec, const Round& round) {
 void PieceMemory::Begin(OpenCollective& collective, OpenPiece& piece) {
   for (std::size_t i = 0; i < piece.schedule.staged_max; ++i) piece.slots[i] = staging_.Acquire();
   if (piece.gathered || piece.encoded) piece.own_slot = staging_.Acquire();
+  if (collective.residual != nullptr && !Loses(collective.spec.codec)) {
+    AddResidual(EncodedRangeOf(collective, piece));
+  }
   if (piece.gathered) Gather(collective, piece);
   // An owner keeps its own part as it is until the sum is there.
   if (Loses(collective.spec.codec) && piece.schedule.rounds[0].sends_count > 0) {

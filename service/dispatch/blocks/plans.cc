@@ -58,21 +58,25 @@ std::optional<Failure> Plans::SetLayout(Job& job, Session& session,
 
 // Memory of the job's own is not touched before it is used.
 std::optional<Failure> Plans::MakeResiduals(Job& job, const plan::Plan& plan) {
-  const bool loses =
-      std::ranges::any_of(plan.codecs, [](const plan::CodecRun& run) { return Loses(run.codec); });
-  if (!loses || job.residuals != nullptr) return {};
+  if (job.residuals != nullptr) return {};
   const Session* first = nullptr;
   for (const std::uint32_t rank : job.local()) {
     const Session* const session = job.members()[rank].session.get();
     if (session == nullptr || session->gradients() == nullptr) continue;
     if (first == nullptr) first = session;
     job.residuals = session->gradients()->residuals;
-    if (job.residuals != nullptr) return {};
+    if (job.residuals == nullptr) continue;
+    job.left_out.Reset(job.gradients->count(), true);
+    return {};
   }
+  const bool loses =
+      std::ranges::any_of(plan.codecs, [](const plan::CodecRun& run) { return Loses(run.codec); });
+  if (!loses) return {};
   Result<Mapping> memory = Mapping::Anonymous(job.gradients->bytes());
   if (!memory) return Failure{memory.error().code(), memory.error().text()};
   job.own_residuals = std::move(memory).value();
   job.residuals = job.own_residuals.data();
+  job.left_out.Reset(job.gradients->count(), false);
   if (first != nullptr) {
     rpc_.Send(ResidualsAllocated{first->identity().id, job.gradients->bytes()});
   }

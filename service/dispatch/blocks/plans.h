@@ -66,7 +66,8 @@ class Plans {
   void OnSwitched(Job& job);
   // Of how many iterations the leader is to be told now that this one has ended; 0: of none.
   static std::uint64_t ReportDue(Job& job, std::uint64_t iteration);
-  // Finds memory for what encodings leave out, for the first plan that has some.
+  // Finds memory for what encodings leave out: where a rank has kept it, for the first plan of all,
+  // since its sums get that back; else for the first plan that encodes.
   std::optional<Failure> MakeResiduals(Job& job, const plan::Plan& plan);
   // Whether the head may not begin whatever its gradients say.
   bool IsHeldBack(Job& job, TimeNs now);

@@ -169,6 +169,23 @@ std::uint64_t SeedOf(const Job& job, const Operation& operation, const Block& bl
   return transport::MixedSeed(transport::MixedSeed(whose, name.block), part.range.begin);
 }
 
+// Residuals are of gradients, by where these lie. Where nothing is left out of them any more, their
+// sums get back what was.
+std::byte* ResidualOf(Job& job, const Operation& operation, const transport::Transfer& transfer) {
+  if (!operation.planned() || job.residuals == nullptr) return nullptr;
+  const std::vector<std::uint32_t>& gradients = operation.wire().tensors;
+  if (Loses(transfer.codec)) {
+    job.left_out.OnEncoded(gradients, operation.iteration);
+    return job.residuals;
+  }
+  const OperationSpec& spec = operation.spec;
+  const bool sums = spec.reduction == Reduction::kSum || spec.reduction == Reduction::kAverage;
+  const bool may_have = sums && spec.dtype == DType::kFloat32 && !spec.OnGpu() &&
+                        transfer.kind != Collective::kAllGather;
+  if (!may_have || !job.left_out.OnExact(gradients, operation.iteration)) return nullptr;
+  return job.residuals;
+}
+
 void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
                       const BlockPart& part, transport::Transfer& transfer) {
   transfer.group = job.id().value;
@@ -193,13 +210,13 @@ void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
   }
   if (IsHalf(operation.spec.half)) {
     transfer.kind = operation.spec.half;
+    transfer.residual = ResidualOf(job, operation, transfer);
     return;
   }
   if (transfer.kind == Collective::kAllReduce) {
     transfer.codec = job.CodecOf(operation);
     transfer.seed = SeedOf(job, operation, block, part);
-    // Residuals are of gradients, by where these lie.
-    if (operation.planned() && Loses(transfer.codec)) transfer.residual = job.residuals;
+    transfer.residual = ResidualOf(job, operation, transfer);
     return;
   }
   transfer.root = NodeOf(*job.nodes(), block.root);

@@ -6,13 +6,16 @@
 
 namespace headrace::service {
 
-void CodecSamples::Add(const Codec& codec, double bytes, const transport::CodecUse& use) {
+void CodecSamples::Add(const Codec& codec, double bytes, const transport::CodecUse& use,
+                       std::uint64_t iteration) {
   if (codec == Codec::kNone || bytes <= 0) return;
   auto found = std::ranges::find(sums_, codec, &Sums::codec);
   if (found == sums_.end()) {
     if (sums_.size() == kCodecCostsMax) return;
     found = sums_.insert(sums_.end(), Sums{.codec = codec});
   }
+  if (found->IsOld(iteration)) *found = Sums{.codec = codec};
+  found->last_iteration = iteration;
   found->seen_bytes += bytes;
   const auto add = [](double& sum, double value) { sum = sum * kKeep + value; };
   add(found->bytes, bytes);
@@ -23,10 +26,11 @@ void CodecSamples::Add(const Codec& codec, double bytes, const transport::CodecU
 }
 
 std::vector<CodecCost> CodecSamples::Costs(std::span<const CodecCost> measured,
-                                           std::uint32_t nodes_count) const {
+                                           std::uint32_t nodes_count,
+                                           std::uint64_t iteration) const {
   std::vector<CodecCost> costs;
   for (const Sums& sums : sums_) {
-    if (sums.seen_bytes < kBytesMin || sums.plain_bytes <= 0) continue;
+    if (sums.seen_bytes < kBytesMin || sums.plain_bytes <= 0 || sums.IsOld(iteration)) continue;
     const CodecCost cost{.codec = sums.codec,
                          .share = std::min(1.0, sums.sent_bytes / sums.plain_bytes),
                          .encode_s_per_byte = sums.encode_s / sums.bytes,

@@ -20,16 +20,27 @@ class CodecSamples {
 
   CodecSamples() { sums_.reserve(kCodecCostsMax); }
 
-  // A transfer of so many bytes of float32 has ended. A codec beyond kCodecCostsMax is left out.
-  void Add(const Codec& codec, double bytes, const transport::CodecUse& use);
+  // After so many iterations without a transfer of its codec, what transfers told says nothing any
+  // more: a plan that stopped encoding while others loaded the processors would not begin again.
+  static constexpr std::uint64_t kIterationsKept = 256;
 
-  // For each codec that was seen or measured, at most kCodecCostsMax.
-  std::vector<CodecCost> Costs(std::span<const CodecCost> measured,
-                               std::uint32_t nodes_count) const;
+  // A transfer of so many bytes of float32 has ended, of that iteration. A codec beyond
+  // kCodecCostsMax is left out.
+  void Add(const Codec& codec, double bytes, const transport::CodecUse& use,
+           std::uint64_t iteration);
+
+  // For each codec that was seen or measured, at most kCodecCostsMax, as of that iteration.
+  std::vector<CodecCost> Costs(std::span<const CodecCost> measured, std::uint32_t nodes_count,
+                               std::uint64_t iteration) const;
 
  private:
   struct Sums {
+    bool IsOld(std::uint64_t iteration) const {
+      return iteration > last_iteration + kIterationsKept;
+    }
+
     Codec codec;
+    std::uint64_t last_iteration = 0;
     double seen_bytes = 0;  // of all transfers
     // Of these older ones fade.
     double bytes = 0;

@@ -33,6 +33,7 @@
 #include "service/dispatch/job/gradients.h"
 #include "service/dispatch/job/iteration_times.h"
 #include "service/dispatch/job/lane_samples.h"
+#include "service/dispatch/job/left_out.h"
 #include "service/dispatch/job/open_ranges.h"
 #include "service/dispatch/job/operation.h"
 #include "service/dispatch/job/operation_spec.h"
@@ -321,10 +322,11 @@ class Job {
   std::uint64_t rails_changed_in = 0;
   std::optional<Failure> gradients_failure;
   // What encodings have left out of this node's sums: laid out as the gradients are, from the
-  // lowest on. Null while they cross as they are. In memory of the first local rank that has room
-  // for it, which outlives the service, else in memory of the job's own.
+  // lowest on. In memory of the first local rank that has room for it, which outlives the service;
+  // else in memory of the job's own, and null until a plan encodes.
   std::byte* residuals = nullptr;
   Mapping own_residuals;
+  LeftOut left_out;           // of what residuals have
   std::uint64_t awaited = 0;  // posts of all members that await their ready word
   std::uint64_t operations_open = 0;
   // What is kept of it for people, from the flow's AddJob on; owned by the recorder.

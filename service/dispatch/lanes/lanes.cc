@@ -124,7 +124,7 @@ void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& par
   const Codec codec = IsBetweenNodes(part.stage.lane) ? job.CodecOf(operation) : Codec();
   if (codec == Codec::kNone || use.plain_bytes == 0) return samples.Add(bytes, seconds);
   const auto block_bytes = static_cast<double>(part.stage.bytes);
-  job.codec_samples.Add(codec, block_bytes, use);
+  job.codec_samples.Add(codec, block_bytes, use, operation.iteration);
   const double share = static_cast<double>(use.sent_bytes) / static_cast<double>(use.plain_bytes);
   const double coding_s = static_cast<double>(use.encode_ns + use.decode_ns) / kSecond;
   const double pieces =
@@ -138,8 +138,9 @@ void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& par
 
 std::vector<CodecCost> Lanes::CodecCostsOf(const Job& job) const {
   if (job.nodes() == nullptr || job.nodes()->servers_count > 0) return {};
-  return job.codec_samples.Costs(codec_costs_,
-                                 static_cast<std::uint32_t>(job.nodes()->data_nodes_count()));
+  const std::uint64_t iteration = job.gradients ? job.gradients->head_iteration() : 0;
+  return job.codec_samples.Costs(
+      codec_costs_, static_cast<std::uint32_t>(job.nodes()->data_nodes_count()), iteration);
 }
 
 void Lanes::Learn(LaneState& lane, double bytes, double times,

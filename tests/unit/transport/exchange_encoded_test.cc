@@ -151,6 +151,11 @@ class EncodedJob {
     for (NodeMemory& node : nodes_) sum += double{node.residual(element)};
     return sum;
   }
+  void FillResiduals(float value) {
+    for (NodeMemory& node : nodes_) {
+      for (std::uint64_t i = 0; i < test_.count; ++i) node.residual(i) = value;
+    }
+  }
   double Sum(std::uint64_t element) const { return sum_[element]; }
   double Given(std::uint64_t element) const { return given_[element]; }
   Fleet& fleet() { return fleet_; }
@@ -229,6 +234,40 @@ TEST(ExchangeEncoded, ErrsByNoMoreThanTheCodec) {
   }
 }
 
+// Of two nodes neither encodes a sum, however large it is: what both write is what both have
+// encoded, decoded and added.
+TEST(ExchangeEncoded, TwoNodesAddWhatEachOfThemHasEncoded) {
+  constexpr std::uint64_t kCount = 2'000'000;
+  Fleet fleet({.data_count = 2});
+  std::vector<std::vector<float>> values(2, std::vector<float>(kCount));
+  std::vector<float> expected(kCount);
+  std::vector<std::byte> encoded(EncodedSize(Codec::kInt8, kCount));
+  std::mt19937_64 random(1);
+  std::normal_distribution<float> normal;
+  for (std::uint32_t node = 0; node < 2; ++node) {
+    for (float& value : values[node]) value = normal(random);
+    Encode(Codec::kInt8, values[node].data(), nullptr, kCount, encoded.data());
+    const std::byte* const input = encoded.data();
+    DecodeSum(Codec::kInt8, {&input, 1}, kCount, node > 0, 1, expected.data());
+  }
+  for (std::uint32_t node = 0; node < 2; ++node) {
+    Transfer transfer{.token = 1,
+                      .kind = Collective::kAllReduce,
+                      .dtype = DType::kFloat32,
+                      .count = kCount,
+                      .position = 1,
+                      .members_count = 2,
+                      .codec = Codec::kInt8};
+    transfer.members[node] = reinterpret_cast<std::byte*>(values[node].data());
+    fleet.Post(node, transfer);
+  }
+  fleet.RunToTheEnd();
+  for (std::uint32_t node = 0; node < 2; ++node) {
+    ASSERT_EQ(fleet.completions(node).at(0).code, Code::kOk);
+    EXPECT_TRUE(values[node] == expected) << node;
+  }
+}
+
 TEST(ExchangeEncoded, LosesNothingOverManyIterations) {
   for (const Algorithm algorithm : {Algorithm::kDirectExchange, Algorithm::kDirectScatter}) {
     for (const Codec codec : kCodecs) {
@@ -244,6 +283,31 @@ TEST(ExchangeEncoded, LosesNothingOverManyIterations) {
       for (std::uint64_t i = 0; i < test.count; ++i) {
         ASSERT_NEAR(applied[i] + job.SumOfResiduals(i), job.Given(i), 1e-4)
             << test.Text() << " element " << i;
+      }
+    }
+  }
+}
+
+// What an encoding has left out comes with the next sum that leaves out nothing, by whatever way,
+// and only once.
+TEST(ExchangeEncoded, GivesBackWithAnExactSumWhatWasLeftOut) {
+  for (const Codec codec : {Codec(Codec::kNone), Codec(Codec::kLossless)}) {
+    for (const Algorithm algorithm : kAlgorithms) {
+      for (const std::uint64_t count : {1U, 300U, 9000U}) {
+        for (const Reduction reduction : {Reduction::kSum, Reduction::kAverage}) {
+          const EncodedCase test{codec, 3, algorithm, count, reduction, count > 300 ? 23U : 0U};
+          EncodedJob job(test, 1);
+          job.FillResiduals(0.25F);
+          for (const double residuals : {0.75, 0.0}) {
+            ASSERT_NO_FATAL_FAILURE(job.Iterate(1));
+            const std::vector<float> result = job.Result(2);
+            for (std::uint64_t i = 0; i < count; ++i) {
+              ASSERT_NEAR(result[i], (job.Sum(i) + residuals) / test.divisor(), 1e-5)
+                  << test.Text() << " element " << i;
+              ASSERT_EQ(job.SumOfResiduals(i), 0) << test.Text() << " element " << i;
+            }
+          }
+        }
       }
     }
   }

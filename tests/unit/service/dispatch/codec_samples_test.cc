@@ -1,0 +1,88 @@
+#include "service/dispatch/job/codec_samples.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "ipc/base/clock.h"
+#include "service/plan/coded.h"
+#include "service/plan/planner.h"
+
+namespace headrace::service {
+namespace {
+
+constexpr double kBytes = 8 << 20;
+// Measured at the service's start: a fifth of what bytes cost on the wire below.
+constexpr CodecCost kMeasured{
+    .codec = Codec::kInt8, .share = 0.25, .encode_s_per_byte = 1e-9, .decode_s_per_byte = 5e-10};
+
+// A transfer of which each byte was encoded and decoded in so long.
+transport::CodecUse UseOf(double s_per_byte) {
+  const auto ns = static_cast<TimeNs>(s_per_byte * kBytes * kSecond / 2);
+  return {.encode_ns = ns,
+          .decode_ns = ns,
+          .plain_bytes = static_cast<std::uint64_t>(kBytes),
+          .sent_bytes = static_cast<std::uint64_t>(kBytes / 4)};
+}
+
+CodecCost CostAt(const CodecSamples& samples, std::uint64_t iteration) {
+  const std::vector<CodecCost> costs = samples.Costs({&kMeasured, 1}, 2, iteration);
+  EXPECT_EQ(costs.size(), 1U);
+  return costs.empty() ? CodecCost() : costs.front();
+}
+
+TEST(CodecSamples, ComeBeforeWhatWasMeasuredAtFirst) {
+  CodecSamples samples;
+  EXPECT_EQ(CostAt(samples, 1).encode_s_per_byte, kMeasured.encode_s_per_byte);
+  samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), 1);
+  EXPECT_NEAR(CostAt(samples, 2).encode_s_per_byte, 2e-9, 1e-11);
+}
+
+TEST(CodecSamples, SayNothingLongAfterTheLast) {
+  CodecSamples samples;
+  samples.Add(Codec::kInt8, kBytes, UseOf(1e-7), 10);
+  const std::uint64_t last = 10 + CodecSamples::kIterationsKept;
+  EXPECT_NEAR(CostAt(samples, last).encode_s_per_byte, 5e-8, 1e-10);
+  EXPECT_EQ(CostAt(samples, last + 1).encode_s_per_byte, kMeasured.encode_s_per_byte);
+  // Nor do they weigh on those that come then.
+  samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), last + 1);
+  EXPECT_NEAR(CostAt(samples, last + 2).encode_s_per_byte, 2e-9, 1e-11);
+}
+
+// Whether a job's plan encodes what it may, where that costs as samples tell.
+bool Encodes(const CodecSamples& samples, std::uint64_t iteration) {
+  plan::Profile profile;
+  profile.model = "test";
+  profile.dtype = DType::kFloat32;
+  std::vector<CodecChoice> choices;
+  for (int i = 0; i < 4; ++i) {
+    profile.tensors.push_back({.name = "g" + std::to_string(i),
+                               .elements = 1 << 18,
+                               .backward_s = 1e-4,
+                               .forward_s = 1e-4});
+    choices.push_back(ChoiceNamed("auto:int8").value_or(CodecChoice()));
+  }
+  plan::Route route = plan::AllReduceRoute(plan::Affine(1e-4, 8e-9));
+  const CodecCost cost = CostAt(samples, iteration);
+  const plan::CostLine line =
+      plan::EncodedLine(route.stages[0].rails[0].line.pieces.back(), cost, {});
+  route.stages[0].coded.push_back({.cost = cost, .lines = {line}});
+  const Result<plan::Plan> plan =
+      plan::MakePlan(plan::Policy::kExact, profile, route, 1, {}, {}, choices);
+  EXPECT_TRUE(plan.ok()) << plan.error().text();
+  return plan.ok() && !plan->codecs.empty();
+}
+
+TEST(CodecSamples, LetPlansEncodeAgainAfterALoadPeak) {
+  CodecSamples samples;
+  EXPECT_TRUE(Encodes(samples, 1));
+  // Others have loaded the processors: the plan stops, and no transfer tells that they are idle
+  // now.
+  samples.Add(Codec::kInt8, kBytes, UseOf(1e-7), 2);
+  EXPECT_FALSE(Encodes(samples, 3));
+  EXPECT_TRUE(Encodes(samples, 3 + CodecSamples::kIterationsKept));
+}
+
+}  // namespace
+}  // namespace headrace::service
