@@ -82,6 +82,52 @@ class Refusals(unittest.TestCase):
             check_codecs(self.adam, "int8", False)
 
 
+class AdamElsewhere(torch.optim.Optimizer):
+    """As other packages have it: derived from no class of torch's that is known."""
+
+    def __init__(self, parameters, **defaults):
+        super().__init__(parameters, defaults)
+
+
+class Adaptive(unittest.TestCase):
+    """Which optimizers divide by what gradients were."""
+
+    def test_are_those_of_torch_and_their_like(self):
+        parameters = [torch.nn.Parameter(torch.zeros(3))]
+        optim = torch.optim
+        for kind in (optim.Adam, optim.AdamW, optim.Adamax, optim.NAdam, optim.RAdam, optim.RMSprop,
+                     optim.Adagrad, optim.Adadelta, optim.SparseAdam, AdamElsewhere):  # fmt: skip
+            self.assertTrue(is_adaptive(kind(parameters, lr=0.1)), kind.__name__)
+        betas = type("Custom", (optim.Optimizer,), {})(parameters, {"betas": (0.9, 0.99)})
+        self.assertTrue(is_adaptive(betas))
+
+    def test_are_none_that_only_add_gradients_up(self):
+        parameters = [torch.nn.Parameter(torch.zeros(3))]
+        for momentum in (0.0, 0.9):
+            self.assertFalse(is_adaptive(torch.optim.SGD(parameters, 0.1, momentum)))
+        self.assertFalse(is_adaptive(torch.optim.ASGD(parameters, 0.1)))
+
+
+class FakeBucket:
+    """A bucket of DDP's, of these parameters."""
+
+    def __init__(self, index, parameters):
+        self._index = index
+        self._parameters = parameters
+
+    def index(self):
+        """Its number."""
+        return self._index
+
+    def buffer(self):
+        """Of all gradients."""
+        return torch.zeros(sum(p.numel() for p in self._parameters))
+
+    def parameters(self):
+        """In their order."""
+        return self._parameters
+
+
 class Hook(unittest.TestCase):
     """Codecs of a communication hook, which may know no optimizer."""
 
@@ -102,6 +148,29 @@ class Hook(unittest.TestCase):
             session = mock.Mock(rank=0)
             CompressedState(session, "int8", optimizer=optimizer)._maker([((3,), "float32", "g")])
             self.assertEqual(session.layout.call_args.args[-1], is_adaptive(optimizer))
+
+    def test_hands_on_after_how_many_iterations_it_begins(self):
+        session = mock.Mock(rank=0)
+        CompressedState(session, "int8", compress_after=70)._maker([((3,), "float32", "g")])
+        self.assertEqual(session.layout.call_args.args[-2], 70)
+
+    def test_takes_patterns_of_the_models_names(self):
+        model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 3))
+        session = mock.Mock(rank=0)
+        patterns = {"0.*": "int8", "1.*": "bf16"}
+        state = CompressedState(session, patterns, model)
+        # The bias of the second layer is in the bucket of the first.
+        buckets = [[model[1].weight], [model[0].weight, model[0].bias, model[1].bias]]
+        for _ in range(3):
+            for index, parameters in enumerate(buckets):
+                state.layout_for(FakeBucket(index, parameters))
+        specs, *_, compress, _, _ = session.layout.call_args.args
+        gradients = [Gradient(*spec) for spec in specs]
+        self.assertEqual(choose_codecs(gradients, compress), ["int8", "bf16"])
+        with self.assertRaisesRegex(ValueError, "need model="):
+            CompressedState(session, patterns)
+        with self.assertWarnsRegex(UserWarning, 'compress="topk".*optimizer='):
+            CompressedState(session, {"0.*": "bf16", "1.*": "topk"}, model)
 
 
 class Copies(unittest.TestCase):

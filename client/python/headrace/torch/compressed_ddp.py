@@ -19,38 +19,55 @@ from headrace.torch.ddp import DdpState, ddp_hook
 class CompressedState(DdpState):
     """What compressed_hook keeps: DDP's buckets as the gradients of a layout, which travel by the plan.
 
-    One per DDP model, with a session of its own: a session has one layout. ``compress`` is a codec;
-    what encodings leave out is kept as with ScheduledOptimizer. Biases and norms are in the same
-    buckets as weights and are compressed with them. The first iterations cross as they are, until DDP
-    has filled the same buckets twice. ``optimizer`` says which codecs are refused; None: none is, and a warning names
-    those with which Adam is known to diverge.
-    Gradients on GPUs cannot be compressed.
+    One per DDP model, with a session of its own: a session has one layout. ``compress`` is a codec, or
+    a mapping of patterns of ``model``'s parameters to codecs, as in Session.layout; what encodings
+    leave out is kept as with ScheduledOptimizer. A bucket crosses in one codec: that of most of its
+    elements, so that biases and norms are compressed with the weights beside them. The first
+    iterations cross as they are, until DDP has filled the same buckets twice, and so do
+    ``compress_after`` more. ``optimizer`` says which codecs are refused; None: none is, and a warning
+    names those with which Adam is known to diverge.
+    Gradients on GPUs cannot be compressed. ValueError for a mapping without a model.
     """
 
     def __init__(
         self,
         session: Session,
-        compress: str = "int8",
+        compress: str | Mapping[str, str] = "int8",
         model: torch.nn.Module | None = None,
         optimizer: torch.optim.Optimizer | None = None,
         force_compress: bool = False,
+        compress_after: int = 0,
     ) -> None:
+        by_name = not isinstance(compress, str)
+        if by_name and model is None:
+            raise ValueError(
+                "CompressedState: patterns of names need model=, which has the names"
+            )
+        codecs = compress.values() if by_name else [compress]
         if optimizer is not None:
             check_codecs(optimizer, compress, force_compress)
-        elif is_sparse(compress) and not force_compress:
+        elif not force_compress and any(is_sparse(codec) for codec in codecs):
             warnings.warn(
-                f'headrace: CompressedState(compress="{compress}") was not told the optimizer, and Adam and '
-                "its like are known to diverge with it: pass optimizer=, or force_compress=True",
+                f'headrace: CompressedState(compress="{next(filter(is_sparse, codecs))}") was not told the '
+                "optimizer, and Adam and its like are known to diverge with it: pass optimizer=, or "
+                "force_compress=True",
                 stacklevel=2,
             )
         super().__init__(session, model)
         adaptive = optimizer is not None and is_adaptive(optimizer)
+        self._by_name = by_name
         self._maker = LayoutMaker(
-            session, "average", None, {"*": compress}, adaptive=adaptive
+            session,
+            "average",
+            None,
+            compress if by_name else {"*": compress},
+            compress_after,
+            adaptive,
         )
         self._layout: Layout | None = None
         self._sizes: list[tuple] = []  # of this iteration's buckets so far
         self._last_sizes: list[tuple] = []
+        self._parts: dict[int, list[tuple]] = {}  # by bucket: what it was last filled with
 
     @property
     def layout(self) -> Layout | None:
@@ -67,6 +84,10 @@ class CompressedState(DdpState):
             self._begin_iteration()
         if self._layout is None:
             self._sizes.append(size)
+            if self._by_name:
+                self._parts[index] = [
+                    (self._names.get(p, ""), tuple(p.shape)) for p in bucket.parameters()
+                ]
             return None
         if index >= len(self._last_sizes) or self._last_sizes[index] != size:
             raise RuntimeError(
@@ -86,7 +107,10 @@ class CompressedState(DdpState):
         self._last_sizes, self._sizes = self._sizes, []
         if not settled:
             return None
-        specs = [(*size, f"bucket{i}") for i, size in enumerate(self._last_sizes)][::-1]
+        specs = [
+            (*size, f"bucket{i}", self._parts.get(i))
+            for i, size in enumerate(self._last_sizes)
+        ][::-1]
         self._layout = self._maker(specs)
         return self._layout.begin_backward()
 

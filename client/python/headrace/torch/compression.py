@@ -16,19 +16,17 @@ from headrace.session import Session
 
 # They divide by a running mean of squares. What these codecs leave out arrives later and at once, in
 # a few elements, so that mean no longer says how large a gradient is, and steps grow without bound.
-_ADAPTIVE = (
-    torch.optim.Adam,
-    torch.optim.AdamW,
-    torch.optim.Adamax,
-    torch.optim.NAdam,
-    torch.optim.RAdam,
-)
+# Those of other packages derive from torch.optim.Optimizer only: their classes, or those that these
+# derive from, have such a name, or they take betas, as Adam does.
+_ADAPTIVE_NAMES = ("adam", "adagrad", "adadelta", "adafactor", "adabelief", "rmsprop", "lamb", "novograd")
 _SPARSE = ("sign", "topk", "randomk")
 
 
 def is_adaptive(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether it divides by what gradients were, as Adam does."""
-    return isinstance(optimizer, _ADAPTIVE)
+    """Whether it divides by what gradients were, as Adam does: by its class and its options."""
+    classes = [each.__name__.lower() for each in type(optimizer).__mro__]
+    named = any(name in each for each in classes for name in _ADAPTIVE_NAMES)
+    return named or "betas" in optimizer.defaults
 
 
 def is_sparse(codec: str) -> bool:
