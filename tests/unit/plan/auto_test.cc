@@ -9,6 +9,7 @@
 
 #include "service/plan/canonical.h"
 #include "service/plan/simulate.h"
+#include "tests/unit/plan/beside.h"
 #include "tests/unit/plan/support.h"
 
 namespace headrace::plan {
@@ -123,11 +124,44 @@ TEST(Forecast, SlowsTheForwardPassDown) {
   EXPECT_DOUBLE_EQ(ForecastOf(MakeWorkload(profile), route, recording, draft).mean_s, 6.5);
 }
 
+// Against a simulation of its own kind, event by event. On one lane both are exact. On other routes
+// the timetable is repeated kSettlingMax times at most, which has to be enough: the releases settle
+// the slower the more computing loses.
+TEST(Forecast, SettlesOnWhatHappensBesideBusyLanes) {
+  Random random(9);
+  std::vector<double> off;
+  int serial = 0;
+  for (int instance = 0; instance < 600; ++instance) {
+    const Profile profile = RandomProfile(random, 12, 1'000'000);
+    const Route route = RandomRoute(random, profile);
+    const Policy policy = kPolicies[random.Below(kPolicies.size())];
+    const Recording recording{.iterations = {Recorded(profile)}, .contention = 0.5 * random.Unit()};
+    const Workload work = MakeWorkload(profile);
+    const Draft draft = DraftOf(*MakePlan(policy, profile, route));
+    const double happens_s = MeanSecondsBeside(work, route, draft, recording);
+    const double forecast_s = ForecastOf(work, route, recording, draft).mean_s;
+    const double share = std::abs(forecast_s - happens_s) / happens_s;
+    ASSERT_LE(share, recording.contention < 0.25 ? 0.005 : 0.03)
+        << Name(policy) << ", contention " << recording.contention << ", instance " << instance;
+    if (route.stages.size() == 1 && route.stages[0].rails.size() == 1) {
+      ASSERT_LE(share, kRounding) << Name(policy) << ", instance " << instance;
+      ++serial;
+    } else {
+      off.push_back(share);
+    }
+  }
+  EXPECT_GT(serial, 60);
+  const auto most = off.begin() + static_cast<std::ptrdiff_t>(off.size() * 95 / 100);
+  std::ranges::nth_element(off, most);
+  EXPECT_LE(*most, 1e-3);
+}
+
 // The lane's own walk and the repeated timetable are two ways to one answer: a route of two stages
 // of which the second takes nothing is that lane.
 TEST(Forecast, AgreesBetweenALaneAndARouteThatIsOne) {
   Random random(2);
-  for (int instance = 0; instance < 200; ++instance) {
+  int overlapping = 0;
+  for (int instance = 0; instance < 400; ++instance) {
     const Profile profile = RandomProfile(random, 8, 1'000'000);
     const CostPiece line = RandomLine(random, profile);
     const Route lane = AllReduceRoute({{line}});
@@ -136,16 +170,30 @@ TEST(Forecast, AgreesBetweenALaneAndARouteThatIsOne) {
     route.stages.push_back({.name = "nothing", .rails = {{1, Affine(0, 0)}}});
     const Recording recording{.iterations = {Recorded(profile)}, .contention = 0.3 * random.Unit()};
     const Workload work = MakeWorkload(profile);
-    // Few blocks, so that the releases settle within the rounds.
-    const Draft draft = DraftOf(*MakePlan(Policy::kBsp, profile, lane));
+    const Policy policy = instance % 2 == 0 ? Policy::kExact : Policy::kMgWfbp;
+    const Plan plan = *MakePlan(policy, profile, lane);
+    const Draft draft = DraftOf(plan);
+    if (draft.blocks.size() < 2 || draft.blocks.size() > 4) continue;
     const double lane_s = ForecastOf(work, lane, recording, draft).mean_s;
-    ASSERT_NEAR(ForecastOf(work, route, recording, draft).mean_s, lane_s, lane_s * 1e-6)
+    ASSERT_NEAR(ForecastOf(work, route, recording, draft).mean_s, lane_s, lane_s * 2e-3)
         << instance;
+    if (plan.blocks[1].begin_s < work.backward_s()) ++overlapping;
   }
+  EXPECT_GT(overlapping, 50);
+}
+
+// The mean of what happens with the plan on the recorded iterations; 0: not asked, as events of
+// many blocks take long.
+double Happens(const Workload& work, const Route& route, const Plan& plan,
+               const Recording& recording) {
+  constexpr std::size_t kBlocksMax = 48;
+  if (plan.blocks.size() > kBlocksMax) return 0;
+  return MeanSecondsBeside(work, route, DraftOf(plan), recording);
 }
 
 TEST(AutoPolicy, IsNeverSlowerThanAnyPolicyOnRecordedIterations) {
   Random random(3);
+  int compared = 0;
   int better = 0;
   int instances = 0;
   for (const double fraction : {0.05, 0.2, 0.4}) {
@@ -161,6 +209,9 @@ TEST(AutoPolicy, IsNeverSlowerThanAnyPolicyOnRecordedIterations) {
           const Plan chosen = *MakePlan(Policy::kAuto, profile, route, 1, {}, recording);
           const double mean_s = ForecastOf(work, route, recording, DraftOf(chosen)).mean_s;
           ASSERT_NEAR(mean_s, chosen.predicted_s, mean_s * kRounding);
+          // What happens, in words of its own; on routes forecasts may be off by a little.
+          const double happens_s = Happens(work, route, chosen, recording);
+          const double tolerance = route.serial() ? kRounding : 0.01;
           double best_s = 1e30;
           for (const Policy policy : kPolicies) {
             if (policy == Policy::kAuto) continue;
@@ -168,6 +219,12 @@ TEST(AutoPolicy, IsNeverSlowerThanAnyPolicyOnRecordedIterations) {
             const double other_s = ForecastOf(work, route, recording, DraftOf(other)).mean_s;
             ASSERT_LE(mean_s, other_s * (1 + kRounding))
                 << Name(policy) << ", jitter " << fraction << ", instance " << instance;
+            const double other_happens_s = Happens(work, route, other, recording);
+            if (happens_s > 0 && other_happens_s > 0) {
+              ASSERT_LE(happens_s, other_happens_s * (1 + tolerance))
+                  << Name(policy) << ", jitter " << fraction << ", instance " << instance;
+              ++compared;
+            }
             if (policy != chosen.choice.chosen.policy) best_s = std::min(best_s, other_s);
           }
           // What it says of the next best one holds, and that one may have lost its barrier.
@@ -179,6 +236,7 @@ TEST(AutoPolicy, IsNeverSlowerThanAnyPolicyOnRecordedIterations) {
       }
     }
   }
+  EXPECT_GT(compared, 6 * instances);
   // Candidates beside the policies' own drafts are not there for nothing.
   EXPECT_GT(better, instances / 10);
 }
