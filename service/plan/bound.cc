@@ -65,12 +65,26 @@ double SweptBound(const Workload& work, const CostPiece& line, double around_s, 
   return (swept_s + around_s) * (1 - kRoundingShare);
 }
 
-double LeastStageSeconds(const CostLine& line, std::uint64_t bytes_max) {
+// What a block of `bytes` or more takes in a stage at least.
+double LeastStageSeconds(const CostLine& line, double bytes, std::uint64_t bytes_max) {
   double least = 0;
   for (const CostPiece& below : LinesBelow(line, bytes_max)) {
-    least = std::max(least, below.startup_s + below.s_per_byte);
+    least = std::max(least, below.Seconds(bytes));
   }
   return least;
+}
+
+// The first tensor is released last and needed first. If one whole block carries it, it passes
+// every stage in full; if several do, each takes a startup of a lane that blocks pass once.
+double FirstTensorBound(const Workload& work, const Route& route, const CostPiece& line,
+                        double around_s) {
+  const auto bytes = static_cast<double>(work.bytes[0]);
+  double one_s = 0;
+  for (const Stage& stage : route.stages) {
+    one_s += LeastStageSeconds(StageLine(stage), bytes, work.total_bytes());
+  }
+  const double several_s = around_s + line.startup_s + line.Seconds(bytes);
+  return work.backward_s() + std::min(one_s, several_s) + work.forward_s();
 }
 
 // The stages before the first and after the last use of a lane add at least their shortest time.
@@ -87,7 +101,7 @@ double SecondsAround(const Workload& work, const Route& route, std::uint32_t lan
   double around_s = 0;
   for (std::size_t stage = 0; stage < route.stages.size(); ++stage) {
     if (stage >= first && stage <= last) continue;
-    around_s += LeastStageSeconds(StageLine(route.stages[stage]), work.total_bytes());
+    around_s += LeastStageSeconds(StageLine(route.stages[stage]), 1, work.total_bytes());
   }
   return around_s;
 }
@@ -115,7 +129,9 @@ double LowerBound(const Workload& work, const Route& route, bool halves) {
       bound = std::max(bound, LaneBound(work, below, around_s));
       // On a single stage the plan is the sweep's, and another way to its bound says more.
       const bool among_others = uses == 1 && route.stages.size() > 1;
-      if (among_others) bound = std::max(bound, SweptBound(work, below, around_s, halves));
+      if (!among_others) continue;
+      bound = std::max(bound, SweptBound(work, below, around_s, halves));
+      if (!halves) bound = std::max(bound, FirstTensorBound(work, route, below, around_s));
     }
   }
   return bound;

@@ -164,6 +164,112 @@ class TwoStageSearch {
   double best_s_ = 0;
 };
 
+// As TwoStageSearch; from the second lane blocks return to the first.
+class ThreeStageSearch {
+ public:
+  ThreeStageSearch(const Workload& work, const CostPiece& first, const CostPiece& second)
+      : work_(work), first_(first), second_(second), left_(work.bytes) {
+    const auto bytes = static_cast<double>(work.total_bytes());
+    best_s_ =
+        work.backward_s() + 2 * first.Seconds(bytes) + second.Seconds(bytes) + work.forward_s();
+  }
+
+  double Run() {
+    Choose({.now = 0, .crossed_s = 0, .iteration_s = work_.backward_s() + work_.forward_s()}, 0);
+    return best_s_;
+  }
+
+ private:
+  struct Crossing {  // a block that is to return, by order
+    double crossed_s = 0;
+    double third_s = 0;
+    double tail_s = 0;
+  };
+  struct State {
+    double now = 0;        // the first lane is free
+    double crossed_s = 0;  // so is the second
+    double iteration_s = 0;
+  };
+
+  double LeastSeconds(const State& state, std::size_t returned) const {
+    double least_s = state.iteration_s;
+    for (std::size_t i = returned; i < crossing_.size(); ++i) {
+      const double begin_s = std::max(state.now, crossing_[i].crossed_s);
+      least_s = std::max(least_s, begin_s + crossing_[i].third_s + crossing_[i].tail_s);
+    }
+    for (std::size_t l = 0; l < left_.size(); ++l) {
+      if (left_[l] == 0) continue;
+      const double summed_s = std::max(state.now, work_.release_s[l]) + first_.startup_s;
+      const double crossed_s =
+          std::max(summed_s, state.crossed_s) + second_.Seconds(static_cast<double>(left_[l]));
+      least_s = std::max(least_s, crossed_s + first_.startup_s + work_.tail_s[l]);
+    }
+    return least_s;
+  }
+
+  // `returned`: blocks that have passed all stages.
+  void Choose(const State& state, std::size_t returned) {
+    if (LeastSeconds(state, returned) >= best_s_) return;
+    const bool none_left =
+        std::all_of(left_.begin(), left_.end(), [](std::uint64_t left) { return left == 0; });
+    if (none_left && returned == crossing_.size()) {
+      best_s_ = state.iteration_s;
+      return;
+    }
+    double next_s = std::numeric_limits<double>::infinity();  // something more can begin
+    if (returned < crossing_.size()) {
+      const Crossing& block = crossing_[returned];
+      if (block.crossed_s <= state.now) {
+        const double end_s = state.now + block.third_s;
+        Choose({.now = end_s,
+                .crossed_s = state.crossed_s,
+                .iteration_s = std::max(state.iteration_s, end_s + block.tail_s)},
+               returned + 1);
+      } else {
+        next_s = block.crossed_s;
+      }
+    }
+    Fill(left_.size(), state, returned, 0, 0);
+    for (const double release_s : work_.release_s) {
+      if (release_s > state.now) next_s = std::min(next_s, release_s);
+    }
+    if (next_s < std::numeric_limits<double>::infinity()) {
+      Choose({.now = next_s, .crossed_s = state.crossed_s, .iteration_s = state.iteration_s},
+             returned);
+    }
+  }
+
+  void Fill(std::size_t tensor, const State& state, std::size_t returned, std::uint64_t bytes,
+            double tail_s) {
+    if (tensor == 0 || work_.release_s[tensor - 1] > state.now) {
+      if (bytes == 0) return;
+      const double first_s = first_.Seconds(static_cast<double>(bytes));
+      const double summed_s = state.now + first_s;
+      const double crossed_s =
+          std::max(summed_s, state.crossed_s) + second_.Seconds(static_cast<double>(bytes));
+      crossing_.push_back({.crossed_s = crossed_s, .third_s = first_s, .tail_s = tail_s});
+      Choose({.now = summed_s, .crossed_s = crossed_s, .iteration_s = state.iteration_s}, returned);
+      crossing_.pop_back();
+      return;
+    }
+    const std::size_t l = tensor - 1;
+    const std::uint64_t all = left_[l];
+    for (std::uint64_t taken = 0; taken <= all; taken += work_.element_bytes) {
+      left_[l] = all - taken;
+      Fill(l, state, returned, bytes + taken,
+           taken > 0 ? std::max(tail_s, work_.tail_s[l]) : tail_s);
+    }
+    left_[l] = all;
+  }
+
+  const Workload& work_;
+  const CostPiece& first_;
+  const CostPiece& second_;
+  std::vector<std::uint64_t> left_;
+  std::vector<Crossing> crossing_;
+  double best_s_ = 0;
+};
+
 // Whether some choice of cuts and groups reaches the trial time. fewest[k][j]: startups.
 bool Reaches(const Workload& work, const CostPiece& line, double trial_s) {
   const std::size_t count = work.size();
@@ -225,6 +331,11 @@ double DynamicProgram(const Workload& work, const CostPiece& line) {
 
 double BruteForceTwoStages(const Workload& work, const CostPiece& first, const CostPiece& second) {
   return TwoStageSearch(work, first, second).Run();
+}
+
+double BruteForceThreeStages(const Workload& work, const CostPiece& first,
+                             const CostPiece& second) {
+  return ThreeStageSearch(work, first, second).Run();
 }
 
 }  // namespace headrace::plan

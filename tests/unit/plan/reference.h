@@ -17,6 +17,11 @@ double BruteForceSchedules(const Workload& work, const CostPiece& line);
 // second as soon as it has left the first and the lane is free. For instances of a few elements.
 double BruteForceTwoStages(const Workload& work, const CostPiece& first, const CostPiece& second);
 
+// The same with a third stage, on the first lane again and with its line: a block returns there
+// once it has left the second. Blocks pass each stage in one order. The first lane may work on
+// either stage or wait, whichever is best. For instances of a few elements.
+double BruteForceThreeStages(const Workload& work, const CostPiece& first, const CostPiece& second);
+
 // The full dynamic program: all states (cut, group) tensor by tensor with the least number of
 // startups, inside a bisection on the iteration time.
 double DynamicProgram(const Workload& work, const CostPiece& line);
