@@ -1,6 +1,7 @@
 """Where the iterations of a real training go, beside what its plan predicted. Pure arithmetic.
 
-All times are means over ranks and iterations, which add up. One iteration goes from the begin of a
+All times are means over ranks and iterations, which add up; of a way with plans, over the turns under the
+one that was in force in the end. One iteration goes from the begin of a
 backward pass to the begin of the next one. On each rank it consists of
 
     computing    both passes, without what is below; the way without communication says how long it
@@ -17,9 +18,10 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections.abc import Iterable
 from typing import Any
 
-from figures import ALONE
+from figures import ALONE, turns_under_one_plan
 from report import table
 
 PARTS = ("backward", "forward", "updates", "posting", "elsewhere", "waiting")
@@ -49,10 +51,12 @@ def parts_of(this: dict, then: dict) -> dict[str, float]:
     return {**parts, "elsewhere": whole - sum(parts.values()), "whole": whole}
 
 
-def pairs_of(trace: list[dict], warm_up: int, steps: int, rounds: int) -> list[tuple[dict, dict]]:
-    """Iterations that count, each with the one after it. A turn's first one has nothing to wait for."""
+def pairs_of(
+    trace: list[dict], warm_up: int, steps: int, turns: Iterable[int]
+) -> list[tuple[dict, dict]]:
+    """Iterations of these turns, from 0, each with the one after it. A turn's first has nothing to wait for."""
     pairs = []
-    for number in range(rounds):
+    for number in turns:
         first = warm_up + 1 + number * (steps + 1)
         turn = trace[first : first + steps + 1]
         pairs += list(itertools.pairwise(turn))
@@ -94,12 +98,21 @@ def releases_of(iteration: dict) -> list[float]:
     return [end for _, _, end in sorted(iteration["posts"])]
 
 
+def turns_of_last_plan(way: dict) -> list[int]:
+    """Turns, from 0, that began and ended under the plan that was in force in the end."""
+    version = way["plan"]["version"]
+    return [turn for turn in turns_under_one_plan(way) if way["plans"][turn + 1]["version"] == version]
+
+
 def breakdown(ways: list[dict], alone: list[dict], case: Any) -> dict[str, Any]:
     """Of one way, as each rank traced it."""
     plan = ways[0]["plan"]
-    counted = case.warm_up, case.steps, case.rounds
-    pairs = [pairs_of(way["trace"], *counted) for way in ways]
-    still = [parts_of(*pair) for way in alone for pair in pairs_of(way["trace"], *counted)]
+    pairs = [pairs_of(way["trace"], case.warm_up, case.steps, turns_of_last_plan(ways[0])) for way in ways]
+    still = [
+        parts_of(*pair)
+        for way in alone
+        for pair in pairs_of(way["trace"], case.warm_up, case.steps, range(case.rounds))
+    ]
     seen = [parts_of(*pair) for rank in pairs for pair in rank]
 
     def mean(of: list[dict], *names: str) -> float:
@@ -137,10 +150,14 @@ def breakdown(ways: list[dict], alone: list[dict], case: Any) -> dict[str, Any]:
 
 
 def breakdowns(ranks: list[dict], case: Any) -> list[dict[str, Any]]:
-    """Of every way that has a plan."""
+    """Of every way that has a plan under which a turn began and ended."""
     by_way = [list(each) for each in zip(*(rank["ways"] for rank in ranks), strict=True)]
     alone = next(each for each in by_way if each[0]["way"] == ALONE)
-    return [breakdown(each, alone, case) for each in by_way if each[0]["plan"] is not None]
+    return [
+        breakdown(each, alone, case)
+        for each in by_way
+        if each[0]["plan"] is not None and turns_of_last_plan(each[0])
+    ]
 
 
 ROWS = (

@@ -47,7 +47,9 @@ def main() -> None:
         if rank == 0:
             print(text, flush=True)
 
-    take_turns(ways, arguments.warm_up, arguments.steps, arguments.rounds, said)
+    take_turns(
+        ways, arguments.warm_up, arguments.steps, arguments.rounds, arguments.ctl, said,
+    )  # fmt: skip
     result = outcome(task, ways, arguments.ctl)
     for way, tracer in zip(result["ways"], tracers, strict=False):
         way["trace"] = tracer.iterations

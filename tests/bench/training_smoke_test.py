@@ -32,17 +32,18 @@ def check_rate() -> None:
 
 
 def way(name: str, times: list[list[float]], losses: list[float], **more: object) -> dict:
-    """What a rank writes of one way."""
+    """What a rank writes of one way, which has one plan, if any, from the warm-up on."""
+    promised = more.get("plan") and {"version": 2, "predicted_ns": more["plan"]["predicted_ns"]}
     waits = [[0.25] * len(turn) for turn in times]
     return {
         "way": name, "seconds": times, "waits": waits, "losses": losses, "hash": "a", "plan": None,
-        **more,
+        "plans": [promised] * (len(times) + 1), **more,
     }  # fmt: skip
 
 
 def plan(policy: str) -> dict:
     return {
-        "policy": policy, "predicted_ns": 10**9, "lower_bound_ns": 8 * 10**8, "block_count": 3,
+        "policy": policy, "version": 2, "predicted_ns": 10**9, "lower_bound_ns": 8 * 10**8, "block_count": 3,
     }  # fmt: skip
 
 
@@ -72,7 +73,8 @@ def check_breakdown() -> None:
     own = training_breakdown.releases_of(this)
     assert own == [3.0, 2.0], own
     assert waiting(own) == 0.0 and waiting([4.0, 2.0]) == 0.75
-    assert training_breakdown.pairs_of([0, 1, 2, 3, 4, 5, 6], 1, 1, 2) == [(2, 3), (4, 5)]
+    assert training_breakdown.pairs_of([0, 1, 2, 3, 4, 5, 6], 1, 1, [0, 1]) == [(2, 3), (4, 5)]
+    assert training_breakdown.pairs_of([0, 1, 2, 3, 4, 5, 6], 1, 1, [1]) == [(4, 5)]
 
 
 def check_figures() -> None:
@@ -92,6 +94,26 @@ def check_figures() -> None:
     ranks[1]["ways"][0].update(hash="a")
     ranks[0]["ways"][1]["plan"] = plan("wfbp")
     assert "wfbp" in wrong(figures(ranks))
+
+
+def check_plans_that_switch() -> None:
+    """A turn in which the plan was switched is held against no prediction."""
+    plans = [{"version": version, "predicted_ns": ns * 10**9} for version, ns in ((2, 1), (2, 1), (3, 4), (3, 4))]
+    auto = way("auto", [[1.0], [7.0], [5.0]], [1.0], plan={**plan("auto"), "version": 3}, plans=plans)
+    (found,) = figures([{"ways": [auto]}])
+    assert found.turns == 3 and found.turns_under_one_plan == 2, found
+    assert found.mean_s == 3.0 and found.predicted_s == 2.5, found
+    assert found.iteration_s == 5.0, found
+    assert training_breakdown.turns_of_last_plan(auto) == [2]
+    auto["plans"] = [{**each, "version": number} for number, each in enumerate(plans)]
+    (found,) = figures([{"ways": [auto]}])
+    assert found.turns_under_one_plan == 0 and found.mean_s is None and found.predicted_s is None, found
+    assert training_breakdown.turns_of_last_plan(auto) == []
+    (row,) = training_report.auto_goals([{"title": "t", "figures": [found]}])
+    assert row["value"] is None and not row["met"], row
+    assert "NOT MET" in training_report.auto_goals_text([row])
+    case = {"title": "t", "tensors": 1, "bytes": 4, "batch": 1, "communication_s": 1.0, "figures": [found]}
+    assert "0 of 3" in training_report.case_text(case)
 
 
 def check_ways() -> None:
@@ -162,6 +184,7 @@ def check_run(build: str) -> str:
     # Sums of two numbers are the same in any order.
     assert exact["losses"] == gloo["losses"] and exact["loss_distance"] == 0.0, (gloo, exact)
     assert exact["plan"]["policy"] == "exact" and exact["plan"]["lower_bound_ns"] > 0, exact
+    assert exact["turns"] == 2 and 0 <= exact["turns_under_one_plan"] <= 2, exact
     assert case["title"] in done.stdout and "DDP" in done.stdout
     return ""
 
@@ -170,6 +193,7 @@ if __name__ == "__main__":
     check_rate()
     check_breakdown()
     check_figures()
+    check_plans_that_switch()
     check_ways()
     check_goals()
     check_auto_goals()

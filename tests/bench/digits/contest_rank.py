@@ -74,7 +74,9 @@ def main() -> None:
         if rank == 0:
             print(f"step {begun} of {turns}, {text}", flush=True)
 
-    take_turns(ways, arguments.warm_up, arguments.iterations, arguments.rounds, said)
+    take_turns(
+        ways, arguments.warm_up, arguments.iterations, arguments.rounds, arguments.ctl, said,
+    )  # fmt: skip
     result = outcome(task, ways, arguments.ctl)
     if arguments.picture:
         result["moments"] = record(ways[-1], arguments.ctl)

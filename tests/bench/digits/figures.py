@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 import sys
 from collections.abc import Sequence
@@ -42,12 +43,18 @@ def rate_for(size: int, nodes: int, seconds: float) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """One way of training. Times are medians of all iterations of all ranks that count, but for `mean_s`."""
+    """One way of training. Times are medians of all iterations of all ranks that count, but for `mean_s`.
+
+    A plan's prediction is held only against the turns during all of which that plan was in force.
+    """
 
     way: str
     samples: int
     iteration_s: float
-    mean_s: float  # what a plan predicts is a mean, too
+    mean_s: float | None  # over the turns under one plan; of a way without plans, over all
+    predicted_s: float | None  # the mean of these turns' predictions
+    turns: int
+    turns_under_one_plan: int
     spread: float  # between the quartiles, as a share of the median
     rounds_s: list[float]
     waited_s: float
@@ -65,6 +72,16 @@ class Figure:
         return self.plan[name] / 1e9 if self.plan else None
 
 
+def turns_under_one_plan(way: dict[str, Any]) -> list[int]:
+    """Turns, from 0, that began and ended under the same plan. None of a way without plans."""
+    plans = way["plans"]
+    return [
+        turn
+        for turn, (before, after) in enumerate(itertools.pairwise(plans))
+        if before and after and before["version"] == after["version"]
+    ]
+
+
 def figure(ranks: Sequence[dict[str, Any]], baseline: dict[str, Any] | None) -> Figure:
     """Of one way, as each rank measured it. ``baseline``: rank 0's of the way to compare losses with."""
     first = ranks[0]
@@ -72,6 +89,10 @@ def figure(ranks: Sequence[dict[str, Any]], baseline: dict[str, Any] | None) -> 
     waits = [s for rank in ranks for turn in rank["waits"] for s in turn]
     middle = statistics.median(times)
     quarters = statistics.quantiles(times, n=4) if len(times) > 1 else [middle] * 3
+    held = turns_under_one_plan(first)
+    counted = held if first["plan"] else range(len(first["seconds"]))
+    held_times = [s for rank in ranks for turn in counted for s in rank["seconds"][turn]]
+    promised = [first["plans"][turn + 1]["predicted_ns"] / 1e9 for turn in held]
     distance = None
     if baseline is not None and first["way"] != ALONE:
         pairs = zip(first["losses"], baseline["losses"], strict=True)
@@ -80,7 +101,10 @@ def figure(ranks: Sequence[dict[str, Any]], baseline: dict[str, Any] | None) -> 
         way=first["way"],
         samples=len(times),
         iteration_s=middle,
-        mean_s=statistics.fmean(times),
+        mean_s=statistics.fmean(held_times) if held_times else None,
+        predicted_s=statistics.fmean(promised) if promised else None,
+        turns=len(first["seconds"]),
+        turns_under_one_plan=len(held),
         spread=(quarters[2] - quarters[0]) / middle,
         rounds_s=[
             statistics.median(s for rank in ranks for s in rank["seconds"][index])

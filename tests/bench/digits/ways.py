@@ -49,6 +49,7 @@ class Way:
         self.losses: list[float] = []
         self.seconds: list[list[float]] = []  # by round
         self.waits: list[list[float]] = []
+        self.plans: list[dict[str, Any] | None] = []  # in force after the warm-up and after each round
         self._batches = task.batches_of()
         self._loss_of = task.loss_of
         self._trained = self.model
@@ -183,12 +184,17 @@ def take_turns(
     warm_up: int,
     iterations: int,
     rounds: int,
+    ctl: str,
     said: Callable[[str], None],
 ) -> None:
-    """Each way warms up, in which plans are made; then rounds, each of which begins with another."""
+    """Each way warms up, in which plans are made; then rounds, each of which begins with another.
+
+    ``ctl`` is headracectl, which says after each turn which plan is in force.
+    """
     for way in ways:
         said(f"{way.name}: warms up, {warm_up} iterations")
         _turn(way, warm_up)
+        way.plans.append(_plan_in_force(way, ctl))
     for number in range(rounds):
         turn = number % len(ways)
         for way in [*ways[turn:], *ways[:turn]]:
@@ -196,6 +202,13 @@ def take_turns(
             seconds, waits = _turn(way, iterations)
             way.seconds.append(seconds)
             way.waits.append(waits)
+            way.plans.append(_plan_in_force(way, ctl))
+
+
+def _plan_in_force(way: Way, ctl: str) -> dict[str, Any] | None:
+    """What tells plans apart, and what this one promises."""
+    plan = _find_job(ctl, way.job)["plan"] if way.job else None
+    return plan and {name: plan[name] for name in ("version", "predicted_ns")}
 
 
 def read_plan(ctl: str, job: str) -> dict[str, Any]:
@@ -203,6 +216,14 @@ def read_plan(ctl: str, job: str) -> dict[str, Any]:
 
     ``ctl`` is headracectl; HEADRACE_BOARD in the environment is the service's board.
     """
+    found = _find_job(ctl, job)
+    if found["plan"] is None:
+        raise RuntimeError(f"job {job} has no plan: {found['why_none']}")
+    return found["plan"]
+
+
+def _find_job(ctl: str, job: str) -> dict[str, Any]:
+    """What headracectl says of the job and its plan. RuntimeError where it knows no such job."""
     done = subprocess.run(
         [ctl, "plan", job, "--json"],
         capture_output=True,
@@ -213,10 +234,9 @@ def read_plan(ctl: str, job: str) -> dict[str, Any]:
         said = done.stderr.strip() or done.stdout
         raise RuntimeError(f"headracectl plan {job}: {said}")
     jobs = json.loads(done.stdout)["jobs"]
-    if len(jobs) != 1 or jobs[0]["plan"] is None:
-        why = jobs[0]["why_none"] if jobs else "no such job"
-        raise RuntimeError(f"job {job} has no plan: {why}")
-    return jobs[0]["plan"]
+    if len(jobs) != 1:
+        raise RuntimeError(f"headracectl plan {job}: {len(jobs)} jobs of that name")
+    return jobs[0]
 
 
 def outcome(task: Task, ways: Sequence[Way], ctl: str) -> dict[str, Any]:
@@ -233,6 +253,7 @@ def outcome(task: Task, ways: Sequence[Way], ctl: str) -> dict[str, Any]:
                 "losses": list(way.losses),
                 "hash": way.hash(),
                 "plan": read_plan(ctl, way.job) if way.job else None,
+                "plans": way.plans,
             }
             for way in ways
         ],
