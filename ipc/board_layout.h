@@ -334,7 +334,7 @@ struct FlightJobRow {
 // that or more.
 struct FlightStage {
   std::uint8_t lane;
-  std::uint8_t step;  // 0 in the node, 1 between nodes, 2 to the node's ranks, 3 comparing
+  std::uint8_t stage;  // 0 in the node, 1 between nodes, 2 to the node's ranks, 3 comparing
   std::uint16_t reserved0;
   std::uint32_t queued_us;
   std::uint32_t begin_us;  // UINT32_MAX: never

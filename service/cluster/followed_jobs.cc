@@ -35,7 +35,7 @@ void FollowedJobs::AnswerForming(FollowedJob& job) {
 
 void FollowedJobs::AnswerForming(const FollowedJob& job, RequestToken token) {
   Status status;
-  if (job.stage < FollowedJob::Stage::kRunning) {
+  if (job.phase < FollowedJob::Phase::kRunning) {
     status =
         Error(Code::kUnavailable, fmt::format("job {} has not begun: {}", job.name, job.shown));
   }
@@ -43,18 +43,18 @@ void FollowedJobs::AnswerForming(const FollowedJob& job, RequestToken token) {
 }
 
 void FollowedJobs::Fail(FollowedJob& job, Code code, const std::string& cause) {
-  HR_CHECK(job.stage != FollowedJob::Stage::kFailed, job.name);
+  HR_CHECK(job.phase != FollowedJob::Phase::kFailed, job.name);
   // Dispatch is sent it first: a stage that a lane then ends, because its links are closed, has
   // failed for this cause already and not for the closing.
   const bool known = job.id != JobId{} && !job.forgotten;
   if (known) SendToDispatch({JobFailed{.job = job.id, .code = code, .cause = cause}});
   CloseLinks(job, cause);
   forming_.End(job.number);
-  const bool ran = job.stage == FollowedJob::Stage::kRunning;
+  const bool ran = job.phase == FollowedJob::Phase::kRunning;
   if (known && !IsLedHere(job) && ((ran && job.goes_on) || job.was_decided)) {
     lost_.push_back({.name = job.name, .uid = job.uid, .leader = job.leader});
   }
-  job.stage = FollowedJob::Stage::kFailed;
+  job.phase = FollowedJob::Phase::kFailed;
   AnswerForming(job);
   if (known) {
     LeaveIfIdle(std::string(job.leader));
@@ -64,7 +64,7 @@ void FollowedJobs::Fail(FollowedJob& job, Code code, const std::string& cause) {
 }
 
 void FollowedJobs::CloseLinks(const FollowedJob& job, const std::string& cause) {
-  if (job.stage < FollowedJob::Stage::kOpening || job.stage > FollowedJob::Stage::kRunning) return;
+  if (job.phase < FollowedJob::Phase::kOpening || job.phase > FollowedJob::Phase::kRunning) return;
   for (std::size_t lane = 0; lane < LanesOf(job); ++lane) {
     actions_.emplace_back(ToLane{lane, CloseGroup{.group = job.group, .cause = cause}});
   }
@@ -87,7 +87,7 @@ void FollowedJobs::LeaveIfIdle(const std::string& leader) {
   const bool needed =
       leaders_kept_.contains(leader) ||
       std::any_of(jobs_.begin(), jobs_.end(), [&leader](const auto& entry) {
-        return entry.second.leader == leader && entry.second.stage != FollowedJob::Stage::kFailed;
+        return entry.second.leader == leader && entry.second.phase != FollowedJob::Phase::kFailed;
       });
   if (!needed && !options_.server && !leader.empty()) actions_.emplace_back(LeaveLeader{leader});
 }

@@ -85,7 +85,7 @@ using FollowerAction = std::variant<ToLeader, ToDispatch, ToLane, ToWatch, Reach
                                     NoteRefusal, Answered, QuorumAnswered, MembersWait>;
 
 struct FollowedJob {
-  enum class Stage : std::uint8_t {
+  enum class Phase : std::uint8_t {
     kReaching,   // no connection to the leader yet
     kJoined,     // the leader has accepted the join
     kOpening,    // the lanes open their links
@@ -114,7 +114,7 @@ struct FollowedJob {
   std::set<std::uint32_t> gone;  // those of them that are gone, if the leader is in process
   bool goes_on = false;          // some of its ranks reconnect by themselves
   bool was_decided = false;      // its ranks come by a quorum decision and ask again if it fails
-  Stage stage = Stage::kReaching;
+  Phase phase = Phase::kReaching;
   bool forgotten = false;                  // dispatch has forgotten it, or never knew it
   std::optional<ReportJobFailed> refused;  // sent to the leader once it is reached
   std::string shown;                       // the wait text last sent to dispatch

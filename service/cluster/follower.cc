@@ -48,7 +48,7 @@ Follower::Follower(FollowerOptions options, JobDirectory& directory)
 Status Follower::CheckAttach(std::string_view job, std::uint32_t rank) const {
   for (const auto& [number, known] : jobs_.all()) {
     if (known.name != job || known.id == JobId{} || known.forgotten) continue;
-    if (known.stage < Stage::kOpening || known.stage > Stage::kRunning) continue;
+    if (known.phase < Phase::kOpening || known.phase > Phase::kRunning) continue;
     for (const AgreedNode& node : known.agreement.nodes) {
       if (std::find(node.ranks.begin(), node.ranks.end(), rank) == node.ranks.end()) continue;
       if (known.ranks.contains(rank)) continue;
@@ -99,9 +99,9 @@ void Follower::OnRankAttached(const SessionIdentity& identity) {
                    .uid = identity.uid});
   }
   WarnOfHalves(identity);
-  if (job.stage == Stage::kJoined) {
+  if (job.phase == Phase::kJoined) {
     SendRankAttached(job, identity.rank);
-  } else if (job.stage == Stage::kReaching && jobs_.IsUp(job.leader)) {
+  } else if (job.phase == Phase::kReaching && jobs_.IsUp(job.leader)) {
     Join(job);
   }
 }
@@ -125,7 +125,7 @@ void Follower::WarnOfHalves(const SessionIdentity& identity) {
 void Follower::OnRankEnded(JobId id, std::uint32_t rank) {
   Job* job = jobs_.Find(id);
   if (job == nullptr || !FollowedJobs::IsLedHere(*job) || !job->gone.insert(rank).second) return;
-  if (job->stage == Stage::kRunning)
+  if (job->phase == Phase::kRunning)
     jobs_.SendToLeader(*job, ReportRankLeft{.job = job->number, .rank = rank});
   if (job->gone.size() < job->ranks.size()) return;
   jobs_.SendToLeader(*job, ForgetJob{job->number});
@@ -134,8 +134,8 @@ void Follower::OnRankEnded(JobId id, std::uint32_t rank) {
 
 void Follower::OnRankLost(JobId id, std::uint32_t rank, const std::string& cause, bool exited) {
   Job* job = jobs_.Find(id);
-  if (job == nullptr || job->stage == Stage::kFailed) return;
-  if (job->stage != Stage::kReaching) {
+  if (job == nullptr || job->phase == Phase::kFailed) return;
+  if (job->phase != Phase::kReaching) {
     jobs_.SendToLeader(
         *job, ReportRankLost{.job = job->number, .rank = rank, .cause = cause, .exited = exited});
     return;
@@ -155,10 +155,10 @@ void Follower::Handle(const RankRefused& message) {
       continue;
     }
     // Beyond kJoined all ranks of the job have come, so that this one is none of it.
-    sent = sent || (job.stage != Stage::kReaching && job.stage != Stage::kFailed);
-    if (job.stage == Stage::kReaching) {
+    sent = sent || (job.phase != Phase::kReaching && job.phase != Phase::kFailed);
+    if (job.phase == Phase::kReaching) {
       jobs_.Fail(job, message.code, cause);
-    } else if (job.stage == Stage::kJoined) {
+    } else if (job.phase == Phase::kJoined) {
       jobs_.SendToLeader(job,
                          ReportJobFailed{.job = job.number, .code = message.code, .cause = cause});
     }
@@ -192,8 +192,8 @@ void Follower::ReportRefused(const RankRefused& message, const std::string& caus
 
 void Follower::Handle(const JobFailed& message) {
   Job* job = jobs_.Find(message.job);
-  if (job == nullptr || job->stage == Stage::kFailed) return;
-  if (job->stage == Stage::kReaching) return jobs_.Fail(*job, message.code, message.cause);
+  if (job == nullptr || job->phase == Phase::kFailed) return;
+  if (job->phase == Phase::kReaching) return jobs_.Fail(*job, message.code, message.cause);
   jobs_.SendToLeader(
       *job, ReportJobFailed{.job = job->number, .code = message.code, .cause = message.cause});
   if (FollowedJobs::IsLedHere(*job)) jobs_.Fail(*job, message.code, message.cause);
@@ -201,8 +201,8 @@ void Follower::Handle(const JobFailed& message) {
 
 void Follower::Handle(const RankLeft& message) {
   Job* job = jobs_.Find(message.job);
-  if (job == nullptr || job->stage == Stage::kFailed) return;
-  if (job->stage != Stage::kReaching) {
+  if (job == nullptr || job->phase == Phase::kFailed) return;
+  if (job->phase != Phase::kReaching) {
     jobs_.SendToLeader(*job, ReportRankLeft{.job = job->number,
                                             .rank = message.rank,
                                             .posted = message.posted,
@@ -218,7 +218,7 @@ void Follower::Handle(const JobEnded& message) {
   Job* job = jobs_.Find(message.job);
   if (job == nullptr) return;
   job->forgotten = true;
-  if (job->stage == Stage::kFailed || job->stage == Stage::kReaching) return jobs_.Erase(*job);
+  if (job->phase == Phase::kFailed || job->phase == Phase::kReaching) return jobs_.Erase(*job);
   jobs_.SendToLeader(*job, ForgetJob{job->number});
 }
 
@@ -227,13 +227,13 @@ void Follower::OnLeaderUp(const std::string& leader) {
   quorums_.OnLeaderUp(leader);
   former_.OnLeaderUp(leader);
   for (auto& [number, job] : jobs_.all()) {
-    if (job.leader == leader && job.stage == Stage::kReaching) Join(job);
+    if (job.leader == leader && job.phase == Phase::kReaching) Join(job);
   }
 }
 
 void Follower::Join(Job& job) {
-  HR_CHECK(job.stage == Stage::kReaching, job.name, static_cast<int>(job.stage));
-  job.stage = Stage::kJoined;
+  HR_CHECK(job.phase == Phase::kReaching, job.name, static_cast<int>(job.phase));
+  job.phase = Phase::kJoined;
   jobs_.SendToLeader(job, JoinJob{.job = job.number,
                                   .name = job.name,
                                   .world_size = job.world_size,
@@ -257,7 +257,7 @@ void Follower::OnLeaderUnreachable(const std::string& leader, const std::string&
   quorums_.OnLeaderUnreachable(leader, cause);
   for (auto at = jobs_.all().begin(); at != jobs_.all().end();) {
     Job& job = (at++)->second;
-    if (job.leader != leader || job.stage != Stage::kReaching) continue;
+    if (job.leader != leader || job.phase != Phase::kReaching) continue;
     if (job.was_decided) {
       jobs_.Fail(job, Code::kPeerLost, cause);
     } else if (now < job.patience_ns) {
@@ -283,7 +283,7 @@ void Follower::Handle(const AskForming& message, TimeNs now) {
     return;
   }
   Job& job = found->second;
-  if (job.stage >= Stage::kRunning || job.names_refusal || now >= message.until_ns) {
+  if (job.phase >= Phase::kRunning || job.names_refusal || now >= message.until_ns) {
     jobs_.AnswerForming(job, message.token);
   } else {
     job.asked.push_back(message);
@@ -308,7 +308,7 @@ void Follower::OnLeaderRefused(const std::string& leader, const Error& error) {
   quorums_.OnLeaderRefused(leader, error);
   for (auto at = jobs_.all().begin(); at != jobs_.all().end();) {
     Job& job = (at++)->second;
-    if (job.leader == leader && job.stage == Stage::kReaching) {
+    if (job.leader == leader && job.phase == Phase::kReaching) {
       jobs_.Fail(job, error.code(), error.text());
     }
   }
@@ -319,15 +319,15 @@ void Follower::OnLeaderDown(const std::string& leader, const Error& error) {
   quorums_.OnLeaderDown(leader, error.text());
   for (auto at = jobs_.all().begin(); at != jobs_.all().end();) {
     Job& job = (at++)->second;
-    if (job.leader != leader || job.stage == Stage::kFailed || job.stage == Stage::kReaching) {
+    if (job.leader != leader || job.phase == Phase::kFailed || job.phase == Phase::kReaching) {
       continue;
     }
     const Steering* cancel = job.pending_steering.Find(SteeringKind::kCancel);
     // Nothing was agreed yet: what was said can be said again to whoever answers there next.
     if (cancel != nullptr) {
       jobs_.Fail(job, Code::kCancelled, DescribeEnd(*cancel));
-    } else if (job.stage == Stage::kJoined && !job.forgotten && !job.was_decided) {
-      job.stage = Stage::kReaching;
+    } else if (job.phase == Phase::kJoined && !job.forgotten && !job.was_decided) {
+      job.phase = Phase::kReaching;
       jobs_.ReportForming(job, error.text());
     } else {
       jobs_.Fail(job, error.code(), error.text());
@@ -348,10 +348,10 @@ void Follower::Expire(TimeNs now) {
   }
   for (const std::uint32_t number : jobs_.forming().PopOverdue(now)) {
     const auto found = jobs_.all().find(number);
-    if (found == jobs_.all().end() || found->second.stage >= Stage::kRunning) continue;
+    if (found == jobs_.all().end() || found->second.phase >= Phase::kRunning) continue;
     Job& job = found->second;
     const std::string cause = DescribeOverdue(job.name, job.shown);
-    if (job.stage != Stage::kReaching) {
+    if (job.phase != Phase::kReaching) {
       jobs_.SendToLeader(
           job, ReportJobFailed{.job = job.number, .code = Code::kTimeout, .cause = cause});
     }
@@ -377,7 +377,7 @@ template <typename Message>
 void Follower::HandOfJob(const std::string& leader, const Message& message, TimeNs now) {
   const auto found = jobs_.all().find(message.job);
   if (found == jobs_.all().end() || found->second.leader != leader) return;
-  if (found->second.stage == Stage::kFailed) return;
+  if (found->second.phase == Phase::kFailed) return;
   HandOver(std::tie(steps_, plans_, settings_), now, found->second, message);
 }
 

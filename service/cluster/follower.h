@@ -75,7 +75,7 @@ class Follower {
   }
   // A request for another policy of the job, which must be known here.
   void SetPolicy(JobId job, plan::Policy policy) { settings_.SetPolicy(job, policy); }
-  // An authorised setting change. Cancelling works at any stage. Other changes that arrive before
+  // An authorised setting change. Cancelling works in any phase. Other changes that arrive before
   // the job runs are kept until then, the last of each kind.
   void Steer(JobId job, const Steering& steering) { settings_.Steer(job, steering); }
   // The jobs of that name that have ranks here and have not ended, oldest first. There may be two,
@@ -124,7 +124,7 @@ class Follower {
 
  private:
   using Job = FollowedJob;
-  using Stage = FollowedJob::Stage;
+  using Phase = FollowedJob::Phase;
   using AttachedRank = FollowedJob::AttachedRank;
 
   // For the job with the message's number on the leader's connection.

@@ -30,7 +30,7 @@ void FollowerPlans::OnLayoutSet(JobId id, std::uint32_t rank, std::shared_ptr<co
 // One layout and one policy stand for all ranks here. The leader can take them once it has started
 // the job.
 void FollowerPlans::SendLayoutIfComplete(Job& job) {
-  if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten || job.layout_sent) return;
+  if (job.phase != Phase::kRunning || job.id == JobId{} || job.forgotten || job.layout_sent) return;
   if (job.layouts.ranks_count() < job.ranks.size()) return;
   HR_CHECK(job.layouts.layout() != nullptr, job.name, job.ranks.size());
   job.layout_sent = true;
@@ -41,7 +41,7 @@ void FollowerPlans::SendLayoutIfComplete(Job& job) {
 
 void FollowerPlans::Handle(const TimesSeen& message) {
   Job* job = jobs_.Find(message.job);
-  if (job == nullptr || job->stage != Stage::kRunning) return;
+  if (job == nullptr || job->phase != Phase::kRunning) return;
   // They are made of what clients say. A leader ends the whole connection for times that are none,
   // and with it the jobs of others.
   if (!AreRecorded(message.times) || !std::ranges::all_of(message.costs, IsCost)) return;
@@ -54,7 +54,7 @@ void FollowerPlans::Handle(const TimesSeen& message) {
 }
 
 void FollowerPlans::Handle(Job& job, const PlanPiece& piece) {
-  if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten) return;
+  if (job.phase != Phase::kRunning || job.id == JobId{} || job.forgotten) return;
   if (!job.layout_sent) return jobs_.OnProtocolError(job, "sent a plan for no layout");
   if (!job.offered_acked)
     return jobs_.OnProtocolError(job, "sent a plan before it had the answer to the last one");
@@ -71,7 +71,7 @@ void FollowerPlans::Handle(Job& job, const PlanPiece& piece) {
 
 void FollowerPlans::Handle(const PlanAck& message) {
   Job* job = jobs_.Find(message.job);
-  if (job == nullptr || job->stage != Stage::kRunning || job->offered == nullptr) return;
+  if (job == nullptr || job->phase != Phase::kRunning || job->offered == nullptr) return;
   if (job->offered->version != message.version) return;
   HR_CHECK(!job->offered_acked, job->name, message.version);
   job->offered_acked = true;
@@ -82,7 +82,7 @@ void FollowerPlans::Handle(const PlanAck& message) {
 }
 
 void FollowerPlans::Handle(Job& job, const AnnouncePlanSwitch& change) {
-  if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten) return;
+  if (job.phase != Phase::kRunning || job.id == JobId{} || job.forgotten) return;
   if (job.offered == nullptr || job.offered->version != change.version || !job.offered_acked) {
     return jobs_.OnProtocolError(
         job, fmt::format("switched to plan {}, which is not held here", change.version));

@@ -28,7 +28,7 @@ class FollowerPlans {
 
  private:
   using Job = FollowedJob;
-  using Stage = FollowedJob::Stage;
+  using Phase = FollowedJob::Phase;
 
   FollowedJobs& jobs_;
 };

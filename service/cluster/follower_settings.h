@@ -31,7 +31,7 @@ class FollowerSettings {
 
  private:
   using Job = FollowedJob;
-  using Stage = FollowedJob::Stage;
+  using Phase = FollowedJob::Phase;
 
   FollowedJobs& jobs_;
 };

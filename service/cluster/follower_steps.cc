@@ -37,11 +37,11 @@ void FollowerSteps::AddServed(const std::string& leader, const OpenJob& open) {
   job.name = open.agreement.job;
   job.leader = leader;
   job.world_size = open.agreement.world_size;
-  job.stage = Stage::kJoined;
+  job.phase = Phase::kJoined;
 }
 
 void FollowerSteps::Handle(Job& job, const AnnounceJobForming& waits) {
-  if (job.stage >= Stage::kRunning) return;
+  if (job.phase >= Phase::kRunning) return;
   jobs_.ReportForming(job, waits.text);
   if (std::exchange(job.names_refusal, waits.refused) || !waits.refused) return;
   jobs_.AnswerForming(job);
@@ -112,7 +112,7 @@ Status FollowerSteps::CheckAgreement(const Job& job, const OpenJob& open) const 
 }
 
 void FollowerSteps::Handle(Job& job, const OpenJob& open) {
-  if (job.stage != Stage::kJoined) return jobs_.OnProtocolError(job, "opened the job twice");
+  if (job.phase != Phase::kJoined) return jobs_.OnProtocolError(job, "opened the job twice");
   if (const Status status = CheckAgreement(job, open); !status) {
     const Error error = status.error().Within(
         fmt::format("the leader at {} sent an invalid agreement of job {}", job.leader, job.name));
@@ -121,7 +121,7 @@ void FollowerSteps::Handle(Job& job, const OpenJob& open) {
     return jobs_.Fail(job, error.code(), error.text());
   }
   HR_CHECK(job.lanes_answered == 0 && job.lanes_status && job.costs.empty(), job.name);
-  job.stage = Stage::kOpening;
+  job.phase = Phase::kOpening;
   job.self = open.self;
   job.agreement = open.agreement;
   // This node's own, so that the hash tells when the leader's is another.
@@ -135,17 +135,17 @@ void FollowerSteps::Handle(Job& job, const OpenJob& open) {
 
 void FollowerSteps::Handle(const GroupOpened& message) {
   Job* job = jobs_.FindGroup(message.group);
-  if (job == nullptr || job->stage != Stage::kOpening) return;
+  if (job == nullptr || job->phase != Phase::kOpening) return;
   if (job->lanes_status && !message.status) job->lanes_status = message.status;
   HR_CHECK(job->lanes_answered < jobs_.LanesOf(*job), job->name, job->lanes_answered);
   if (++job->lanes_answered == jobs_.LanesOf(*job)) LinksOpened(*job);
 }
 
 void FollowerSteps::LinksOpened(Job& job) {
-  HR_CHECK(job.stage == Stage::kOpening && job.lanes_answered == jobs_.LanesOf(job), job.name,
+  HR_CHECK(job.phase == Phase::kOpening && job.lanes_answered == jobs_.LanesOf(job), job.name,
            job.lanes_answered);
   if (job.lanes_status) {
-    job.stage = Stage::kMeasuring;
+    job.phase = Phase::kMeasuring;
     jobs_.SendToLeader(job, JobOpened{.job = job.number});
   } else {
     const Error& error = job.lanes_status.error();
@@ -155,7 +155,7 @@ void FollowerSteps::LinksOpened(Job& job) {
 }
 
 void FollowerSteps::Handle(Job& job, const MeasureJob& /*measure*/) {
-  if (job.stage != Stage::kMeasuring || !job.costs.empty()) {
+  if (job.phase != Phase::kMeasuring || !job.costs.empty()) {
     return jobs_.OnProtocolError(job, "had the links measured before they were open, or twice");
   }
   job.lanes_answered = 0;
@@ -168,7 +168,7 @@ void FollowerSteps::Handle(Job& job, const MeasureJob& /*measure*/) {
 
 void FollowerSteps::Handle(const GroupMeasured& message) {
   Job* job = jobs_.FindGroup(message.group);
-  if (job == nullptr || job->stage != Stage::kMeasuring) return;
+  if (job == nullptr || job->phase != Phase::kMeasuring) return;
   if (job->costs.empty()) return;
   const std::size_t place = PlaceOf(message.lane);
   HR_CHECK(place < job->costs.size(), job->name, static_cast<int>(message.lane), place);
@@ -182,10 +182,10 @@ void FollowerSteps::Handle(const GroupMeasured& message) {
 }
 
 void FollowerSteps::LinksMeasured(Job& job) {
-  HR_CHECK(job.stage == Stage::kMeasuring && job.lanes_answered == jobs_.LanesOf(job), job.name,
+  HR_CHECK(job.phase == Phase::kMeasuring && job.lanes_answered == jobs_.LanesOf(job), job.name,
            job.lanes_answered);
   if (job.lanes_status) {
-    job.stage = Stage::kMeasured;
+    job.phase = Phase::kMeasured;
     jobs_.SendToLeader(job, JobMeasured{.job = job.number, .costs = job.costs});
   } else {
     const Error& error = job.lanes_status.error();
@@ -195,7 +195,7 @@ void FollowerSteps::LinksMeasured(Job& job) {
 }
 
 void FollowerSteps::Handle(Job& job, const StartJob& start) {
-  if (job.stage != Stage::kMeasured)
+  if (job.phase != Phase::kMeasured)
     return jobs_.OnProtocolError(job, "started the job out of turn");
   if (start.costs.size() != jobs_.LanesOf(job)) {
     return jobs_.OnProtocolError(job, fmt::format("agreed on the costs of {} lanes, here are {}",
@@ -211,7 +211,7 @@ void FollowerSteps::Handle(Job& job, const StartJob& start) {
   const std::uint64_t hash =
       HashOf(job.agreement) ^ (FollowedJobs::IsLedHere(job) ? 0 : jobs_.options().hash_salt);
   if (hash == start.hash) {
-    job.stage = Stage::kRunning;
+    job.phase = Phase::kRunning;
     jobs_.forming().End(job.number);
     jobs_.AnswerForming(job);
     for (std::size_t lane = 0; lane < jobs_.LanesOf(job); ++lane) {
@@ -236,13 +236,13 @@ void FollowerSteps::Handle(Job& job, const StartJob& start) {
 }
 
 void FollowerSteps::Handle(Job& job, const AnnounceJobFailed& failure) {
-  if (job.stage == Stage::kJoined && !FollowedJobs::IsLedHere(job))
+  if (job.phase == Phase::kJoined && !FollowedJobs::IsLedHere(job))
     jobs_.Add(NoteRefusal{job.leader, failure.cause});
   jobs_.Fail(job, failure.code, failure.cause);
 }
 
 void FollowerSteps::Handle(Job& job, const AnnounceRankLeft& gone) {
-  if (job.stage != Stage::kRunning || job.id == JobId{} || job.forgotten) return;
+  if (job.phase != Phase::kRunning || job.id == JobId{} || job.forgotten) return;
   if (gone.rank >= job.world_size || job.ranks.contains(gone.rank)) {
     return jobs_.OnProtocolError(job,
                                  fmt::format("said that rank {} left on another node", gone.rank));

@@ -35,7 +35,7 @@ class FollowerSteps {
 
  private:
   using Job = FollowedJob;
-  using Stage = FollowedJob::Stage;
+  using Phase = FollowedJob::Phase;
 
   std::size_t PlaceOf(std::uint8_t lane) const;
   static std::vector<std::uint32_t> RanksOf(const Job& job);

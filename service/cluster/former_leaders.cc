@@ -23,7 +23,7 @@ void FormerLeaders::OnLeaderUp(const std::string& leader) {
 void FormerLeaders::Refresh() {
   for (auto& [told, meant] : told_) meant = false;
   for (const auto& [number, job] : jobs_.all()) {
-    const bool leads = job.stage == FollowedJob::Stage::kRunning && !FollowedJobs::IsLedHere(job) &&
+    const bool leads = job.phase == FollowedJob::Phase::kRunning && !FollowedJobs::IsLedHere(job) &&
                        job.agreement.leader == jobs_.options().node_name;
     if (!leads || job.forgotten) continue;
     const JobDirectory::JobKey key{job.name, job.uid};

@@ -77,7 +77,7 @@ void Leader::OnNodeUp(NodeId node, NodeFacts facts, std::string address) {
 void Leader::OnNodeRefused(const std::string& why) {
   if (!jobs_.SetRefused(why) || why.empty()) return;
   for (auto& [number, job] : jobs_.all()) {
-    if (job.stage != LedJob::Stage::kForming) continue;
+    if (job.phase != LedJob::Phase::kForming) continue;
     // For as long as it waits: what it ends with, if nobody comes, is to name the refusal.
     if (job.refused_node.empty()) job.refused = why;
     jobs_.AnnounceForming(job);
@@ -95,7 +95,7 @@ void Leader::OnNodeDown(NodeId node, Code code, const std::string& cause) {
     const auto part = std::find_if(job.parts.begin(), job.parts.end(),
                                    [node](const LedJob::Part& each) { return each.node == node; });
     HR_CHECK(part != job.parts.end(), node, number);
-    if (job.stage == LedJob::Stage::kForming || part->forgot) {
+    if (job.phase == LedJob::Phase::kForming || part->forgot) {
       members_.RemovePart(number, node);
     } else {
       jobs_.Fail(job, code, cause);

@@ -17,7 +17,7 @@ const char* DescribeStart(bool goes_on) { return goes_on ? "goes on" : "begins";
 Result<LedJobs::JobNumber> LeaderMembers::Place(const JoinJob& join, TimeNs now) {
   for (const auto& [number, job] : jobs_.all()) {
     if (job.name != join.name) continue;
-    if (job.stage == Stage::kForming) return number;
+    if (job.phase == Phase::kForming) return number;
     const bool ends =
         !job.ended.empty() || std::any_of(job.parts.begin(), job.parts.end(),
                                           [](const Part& part) { return part.forgot; });
@@ -162,7 +162,7 @@ Status LeaderMembers::CheckRankAttached(const Job& job, const Part& part,
 }
 
 void LeaderMembers::Handle(Job& job, Part& part, const ReportRankAttached& rank) {
-  if (job.stage != Stage::kForming || rank.rank >= job.world_size) return;
+  if (job.phase != Phase::kForming || rank.rank >= job.world_size) return;
   if (const Status status = CheckRankAttached(job, part, rank); !status) {
     NoteRefused(part.node, status.error().text());
     // Those that have come would wait for it in vain.
@@ -193,7 +193,7 @@ void LeaderMembers::RemovePart(LedJobs::JobNumber number, NodeId node) {
   const auto removed =
       std::erase_if(job.parts, [node](const Part& part) { return part.node == node; });
   HR_CHECK(removed == 1, job.name, node, removed);
-  if (job.stage != Stage::kForming) return jobs_.CloseIfForgotten(job);
+  if (job.phase != Phase::kForming) return jobs_.CloseIfForgotten(job);
   if (job.parts.empty()) {
     jobs_.all().erase(number);
   } else {
@@ -212,7 +212,7 @@ void LeaderMembers::Handle(Job& job, Part& part, const ReportRankLost& lost) {
 
 void LeaderMembers::Handle(Job& job, Part& part, const ReportRankLeft& left) {
   if (!part.ranks.contains(left.rank)) return;
-  if (job.stage < Stage::kStarting) {
+  if (job.phase < Phase::kStarting) {
     jobs_.Fail(job, Code::kPeerLost,
                fmt::format("{} left the job before all of its nodes were linked",
                            jobs_.DescribeRank(part, left.rank)));
@@ -237,7 +237,7 @@ void LeaderMembers::Handle(Job& job, Part& part, const ReportJobFailed& failed, 
   if (settings_.IsDrain(job, failed)) return settings_.OnNodeDrained(job, part);
   const std::string cause =
       part.server ? failed.cause : fmt::format("{} (on node {})", failed.cause, jobs_.NameOf(part));
-  if (job.stage == Stage::kForming && part.ranks.empty()) {  // its rank was refused there
+  if (job.phase == Phase::kForming && part.ranks.empty()) {  // its rank was refused there
     NoteRefused(part.node, cause);
     refused_ranks_.Note(
         {.job = job.name, .uid = job.uid, .node = jobs_.NameOf(part), .cause = cause}, now);
@@ -246,7 +246,7 @@ void LeaderMembers::Handle(Job& job, Part& part, const ReportJobFailed& failed, 
 }
 
 void LeaderMembers::Handle(Job& job, Part& part, const ForgetJob& /*forget*/) {
-  if (job.stage < Stage::kStarting) {
+  if (job.phase < Phase::kStarting) {
     jobs_.Fail(job, Code::kPeerLost,
                fmt::format("the ranks on node {} are gone before all nodes were linked",
                            jobs_.NameOf(part)));

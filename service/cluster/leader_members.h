@@ -44,7 +44,7 @@ class LeaderMembers {
  private:
   using Job = LedJob;
   using Part = LedJob::Part;
-  using Stage = LedJob::Stage;
+  using Phase = LedJob::Phase;
 
   // The forming job of that name, or a new one; the error says why neither is possible.
   Result<LedJobs::JobNumber> Place(const JoinJob& join, TimeNs now);

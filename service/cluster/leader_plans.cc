@@ -8,7 +8,7 @@
 namespace headrace::service {
 
 void LeaderPlans::Begin(Job& job) {
-  HR_CHECK(job.planning == nullptr && job.stage == Stage::kMeasuring, job.name);
+  HR_CHECK(job.planning == nullptr && job.phase == Phase::kMeasuring, job.name);
   JobShape shape{.nodes = {}, .servers_count = job.agreement.servers_count, .agreed = {}};
   for (std::size_t node = 0; node + shape.servers_count < job.agreement.nodes.size(); ++node) {
     const AgreedNode& agreed = job.agreement.nodes[node];

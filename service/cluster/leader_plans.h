@@ -27,7 +27,7 @@ class LeaderPlans {
  private:
   using Job = LedJob;
   using Part = LedJob::Part;
-  using Stage = LedJob::Stage;
+  using Phase = LedJob::Phase;
 
   // Executes the actions of the job's planning. May erase the job.
   void Advance(Job& job);

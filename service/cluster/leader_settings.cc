@@ -18,7 +18,7 @@ void LeaderSettings::Handle(Job& job, Part& part, const RequestSteering& request
   if (steering.kind == SteeringKind::kCancel) {
     return jobs_.Fail(job, Code::kCancelled, DescribeEnd(steering));
   }
-  if (job.stage < Stage::kStarting) return;
+  if (job.phase < Phase::kStarting) return;
   if (steering.kind == SteeringKind::kCompress) {
     // In plans, which say from which iteration on they hold.
     return plans_.SetCodec(job, ChoiceOfValue(steering.value).value_or(CodecChoice()));
@@ -51,7 +51,7 @@ void LeaderSettings::OnNodeDrained(Job& job, Part& part) {
 // A node that has started reports it when others have not reported yet that they have: all were
 // sent their start, and receive this after it.
 void LeaderSettings::Handle(Job& job, Part& part, const ReportRankLate& late, TimeNs now) {
-  if (part.server || job.stage < Stage::kStarting || !part.late_reports.TryAcquire(now)) return;
+  if (part.server || job.phase < Phase::kStarting || !part.late_reports.TryAcquire(now)) return;
   for (const Part& other : job.parts) {
     if (other.node == part.node || other.server || other.forgot) continue;
     jobs_.Send(other, AnnounceRankLate{.job = other.number,

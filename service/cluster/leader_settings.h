@@ -23,7 +23,7 @@ class LeaderSettings {
  private:
   using Job = LedJob;
   using Part = LedJob::Part;
-  using Stage = LedJob::Stage;
+  using Phase = LedJob::Phase;
 
   LedJobs& jobs_;
   LeaderPlans& plans_;

@@ -16,7 +16,7 @@ bool LeaderSteps::WantsServers(const Job& job) const {
 }
 
 void LeaderSteps::FormIfComplete(Job& job) {
-  if (job.stage != Stage::kForming) return;
+  if (job.phase != Phase::kForming) return;
   std::size_t attached = 0;
   for (const Part& part : job.parts) attached += part.ranks.size();
   if (attached < job.world_size) return;
@@ -39,7 +39,7 @@ void LeaderSteps::FormIfComplete(Job& job) {
     if (!job.parts.back().server) return jobs_.AnnounceForming(job);
   }
   Agree(job);
-  BeginStep(job, Stage::kOpening);
+  BeginStep(job, Phase::kOpening);
 }
 
 void LeaderSteps::AddServers(Job& job) {
@@ -91,35 +91,35 @@ void LeaderSteps::Agree(Job& job) {
   agreement.gpu_lanes = agreement.servers_count == 0 ? jobs_.options().gpu_lanes : 0;
 }
 
-void LeaderSteps::BeginStep(Job& job, Stage stage) {
-  HR_CHECK(static_cast<int>(stage) == static_cast<int>(job.stage) + 1, job.name,
-           static_cast<int>(stage));
-  job.stage = stage;
+void LeaderSteps::BeginStep(Job& job, Phase phase) {
+  HR_CHECK(static_cast<int>(phase) == static_cast<int>(job.phase) + 1, job.name,
+           static_cast<int>(phase));
+  job.phase = phase;
   std::uint32_t self = 0;
   for (Part& part : job.parts) {
     part.answered = false;
-    if (stage == Stage::kOpening) {
+    if (phase == Phase::kOpening) {
       jobs_.Send(part, OpenJob{.job = part.number, .self = self++, .agreement = job.agreement});
-    } else if (stage == Stage::kMeasuring) {
+    } else if (phase == Phase::kMeasuring) {
       jobs_.Send(part, MeasureJob{.job = part.number});
-    } else if (stage == Stage::kStarting) {
+    } else if (phase == Phase::kStarting) {
       jobs_.Send(part, StartJob{.job = part.number,
                                 .costs = job.agreement.costs,
                                 .hash = HashOf(job.agreement)});
     }
   }
-  if (stage != Stage::kRunning) jobs_.AnnounceForming(job);
+  if (phase != Phase::kRunning) jobs_.AnnounceForming(job);
 }
 
 // Whether that was an answer to the step that is under way.
-bool LeaderSteps::Answer(const Job& job, Part& part, Stage stage) {
-  if (job.stage != stage || part.answered) return false;
+bool LeaderSteps::Answer(const Job& job, Part& part, Phase phase) {
+  if (job.phase != phase || part.answered) return false;
   part.answered = true;
   return true;
 }
 
 void LeaderSteps::Handle(Job& job, Part& part, const JobOpened& opened) {
-  if (!Answer(job, part, Stage::kOpening)) return;
+  if (!Answer(job, part, Phase::kOpening)) return;
   if (opened.code != Code::kOk) {
     jobs_.Fail(job, opened.code,
                fmt::format("node {} cannot open its links: {}", jobs_.NameOf(part), opened.cause));
@@ -129,7 +129,7 @@ void LeaderSteps::Handle(Job& job, Part& part, const JobOpened& opened) {
 }
 
 void LeaderSteps::Handle(Job& job, Part& part, const JobMeasured& measured) {
-  if (!Answer(job, part, Stage::kMeasuring)) return;
+  if (!Answer(job, part, Phase::kMeasuring)) return;
   if (measured.code != Code::kOk) {
     jobs_.Fail(
         job, measured.code,
@@ -155,7 +155,7 @@ void LeaderSteps::Handle(Job& job, Part& part, const JobMeasured& measured) {
 }
 
 void LeaderSteps::Handle(Job& job, Part& part, const JobStarted& started) {
-  if (!Answer(job, part, Stage::kStarting)) return;
+  if (!Answer(job, part, Phase::kStarting)) return;
   const std::uint64_t agreed = HashOf(job.agreement);
   if (started.hash != agreed) {
     jobs_.Fail(
@@ -172,16 +172,16 @@ void LeaderSteps::Advance(Job& job) {
   const bool all = std::all_of(job.parts.begin(), job.parts.end(),
                                [](const Part& part) { return part.answered; });
   if (!all) return jobs_.AnnounceForming(job);
-  const Stage next = job.stage == Stage::kOpening     ? Stage::kMeasuring
-                     : job.stage == Stage::kMeasuring ? Stage::kStarting
-                                                      : Stage::kRunning;
-  if (next == Stage::kStarting) {
+  const Phase next = job.phase == Phase::kOpening     ? Phase::kMeasuring
+                     : job.phase == Phase::kMeasuring ? Phase::kStarting
+                                                      : Phase::kRunning;
+  if (next == Phase::kStarting) {
     plans_.Begin(job);
     if (job.agreement.verify != 0) job.verification.emplace(job.agreement);
   }
   BeginStep(job, next);
   // Where nobody of this node is in it, too.
-  if (next == Stage::kRunning && !jobs_.options().in_process) {
+  if (next == Phase::kRunning && !jobs_.options().in_process) {
     jobs_.directory().NoteRunning({job.name, job.uid}, job.agreement,
                                   {.node = jobs_.options().node_name, .address = {}});
   }

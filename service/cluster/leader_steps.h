@@ -21,13 +21,13 @@ class LeaderSteps {
  private:
   using Job = LedJob;
   using Part = LedJob::Part;
-  using Stage = LedJob::Stage;
+  using Phase = LedJob::Phase;
 
   bool WantsServers(const Job& job) const;
   void AddServers(Job& job);
   void Agree(Job& job);
-  void BeginStep(Job& job, Stage stage);
-  static bool Answer(const Job& job, Part& part, Stage stage);
+  void BeginStep(Job& job, Phase phase);
+  static bool Answer(const Job& job, Part& part, Phase phase);
   void Advance(Job& job);
 
   LedJobs& jobs_;

@@ -64,7 +64,7 @@ void LedJobs::SendTo(NodeId node, PeerMessage message) {
 }
 
 std::string LedJobs::DescribeForming(const LedJob& job) const {
-  if (job.stage == LedJob::Stage::kForming) {
+  if (job.phase == LedJob::Phase::kForming) {
     std::vector<std::uint32_t> missing;
     for (std::uint32_t rank = 0; rank < job.world_size; ++rank) {
       const bool attached =
@@ -87,8 +87,8 @@ std::string LedJobs::DescribeForming(const LedJob& job) const {
     if (!part.answered) slow.push_back(NameOf(part));
   }
   if (slow.empty()) return {};
-  const char* doing = job.stage == LedJob::Stage::kOpening     ? "opening its links"
-                      : job.stage == LedJob::Stage::kMeasuring ? "measuring its links"
+  const char* doing = job.phase == LedJob::Phase::kOpening     ? "opening its links"
+                      : job.phase == LedJob::Phase::kMeasuring ? "measuring its links"
                                                                : "taking up the job";
   return fmt::format("all {} ranks have attached: waiting for {} {}", job.world_size,
                      NodeList(slow), doing);
@@ -96,7 +96,7 @@ std::string LedJobs::DescribeForming(const LedJob& job) const {
 
 void LedJobs::AnnounceForming(LedJob& job) {
   const std::string text = DescribeForming(job);
-  const bool refused = job.stage == LedJob::Stage::kForming && !RefusalOf(job).empty();
+  const bool refused = job.phase == LedJob::Phase::kForming && !RefusalOf(job).empty();
   for (LedJob::Part& part : job.parts) {
     if (part.server || part.announced == text) continue;
     part.announced = text;

@@ -65,7 +65,7 @@ struct ToNode {
 };
 
 struct LedJob {
-  enum class Stage : std::uint8_t { kForming, kOpening, kMeasuring, kStarting, kRunning };
+  enum class Phase : std::uint8_t { kForming, kOpening, kMeasuring, kStarting, kRunning };
   // One node's part in one job.
   struct Part {
     NodeId node = 0;
@@ -87,7 +87,7 @@ struct LedJob {
   std::uint32_t epoch = 1;         // greater than all former epochs of its ranks
   bool goes_on = false;            // its first rank was in a former epoch
   std::uint64_t members_hash = 0;  // members_hash of that rank
-  Stage stage = Stage::kForming;
+  Phase phase = Phase::kForming;
   std::vector<Part> parts;  // from kOpening on in the order of agreement.nodes
   Agreement agreement;
   std::set<std::uint32_t> ended;  // ranks that have left

@@ -187,7 +187,7 @@ void LedQuorums::Handle(NodeId node, const ReportJobPlaces& report) {
   // split from it.
   const bool runs = std::ranges::any_of(jobs_.all(), [&report](const auto& entry) {
     return entry.second.name == report.name && entry.second.uid == report.uid &&
-           entry.second.stage == LedJob::Stage::kRunning;
+           entry.second.phase == LedJob::Phase::kRunning;
   });
   if (runs) return;
   const LedJobs::Node& from = jobs_.nodes().at(node);
@@ -211,7 +211,7 @@ void LedQuorums::CallMembers() {
     if (!question.joins) continue;
     for (const auto& [number, job] : jobs_.all()) {
       if (job.name != question.name || job.uid != question.uid || question.called == number ||
-          job.stage != LedJob::Stage::kRunning) {
+          job.phase != LedJob::Phase::kRunning) {
         continue;
       }
       question.called = number;
@@ -243,7 +243,7 @@ void LedQuorums::ShowApplicants() {
   std::erase_if(shown_, [this](const auto& entry) { return !jobs_.all().contains(entry.first); });
   if (quorums_.empty() && shown_.empty()) return;
   for (const auto& [number, job] : jobs_.all()) {
-    if (job.stage != LedJob::Stage::kRunning) continue;
+    if (job.phase != LedJob::Phase::kRunning) continue;
     const WaitingApplicants waiting = CountApplicants(job.name, job.uid);
     const auto shown = shown_.find(number);
     if (waiting == (shown == shown_.end() ? WaitingApplicants() : shown->second)) continue;

@@ -79,7 +79,7 @@ std::string Planning::NameOf(std::size_t node) const {
 
 void Planning::Fail(Code code, std::string cause) {
   failed_ = true;
-  stage_ = Stage::kNone;
+  phase_ = Phase::kNone;
   steps_.emplace_back(PlanFailure{code, std::move(cause)});
 }
 
@@ -184,7 +184,7 @@ bool Planning::IsInForce() const {
 
 // Decides whether a plan is to be made now.
 void Planning::Consider() {
-  if (!MakesPlans() || stage_ != Stage::kNone || !HasLayouts()) return;
+  if (!MakesPlans() || phase_ != Phase::kNone || !HasLayouts()) return;
   if (present_ == nullptr) return Make(plan::Policy::kWfbp, nullptr);
   if (!IsInForce()) return;
   const plan::Policy wanted = Wanted();
@@ -208,13 +208,13 @@ double Planning::BlockBytes() const {
 }
 
 void Planning::Make(plan::Policy policy, std::shared_ptr<const plan::Plan> present) {
-  HR_CHECK(stage_ == Stage::kNone && layout_ != nullptr, options_.job, static_cast<int>(stage_));
+  HR_CHECK(phase_ == Phase::kNone && layout_ != nullptr, options_.job, static_cast<int>(phase_));
   std::vector<NodeSeen> seen;
   for (Node& node : nodes_) {
     if (node.seen) seen.push_back(*node.seen);
     node.reported = false;
   }
-  stage_ = Stage::kMaking;
+  phase_ = Phase::kMaking;
   plan::Recording recording = MergeRecorded(seen);
   if (recording.iterations.size() < kRecordedMin) recording = {};
   plan::Route route = RouteOf(options_.shape, seen, BlockBytes());
@@ -244,8 +244,8 @@ void Planning::Make(plan::Policy policy, std::shared_ptr<const plan::Plan> prese
 }
 
 void Planning::OnPlanMade(const Result<std::shared_ptr<const plan::Plan>>& made) {
-  if (stage_ != Stage::kMaking) return;
-  stage_ = Stage::kNone;
+  if (phase_ != Phase::kMaking) return;
+  phase_ = Phase::kNone;
   if (!MakesPlans()) return;
   if (made.ok() && *made != nullptr) {
     // Others may have been wanted since it was begun.
@@ -287,7 +287,7 @@ void Planning::Offer(std::shared_ptr<const plan::Plan> plan) {
   // Nodes tell plans apart by their version.
   HR_CHECK(plan->version > versions_, options_.job, plan->version, versions_);
   versions_ = plan->version;
-  stage_ = Stage::kOffered;
+  phase_ = Phase::kOffered;
   for (Node& node : nodes_) node.answered.reset();
   offered_hash_ = plan::HashOf(text);
   offered_ = std::move(plan);
@@ -297,7 +297,7 @@ void Planning::Offer(std::shared_ptr<const plan::Plan> plan) {
 void Planning::OnPlanAck(std::size_t node, std::uint32_t version, std::uint64_t hash,
                          std::uint64_t iteration) {
   HR_CHECK(node < nodes_.size(), node);
-  if (stage_ != Stage::kOffered || version != offered_->version || nodes_[node].answered) return;
+  if (phase_ != Phase::kOffered || version != offered_->version || nodes_[node].answered) return;
   if (hash != offered_hash_) {
     return Fail(
         Code::kMismatch,
@@ -310,8 +310,8 @@ void Planning::OnPlanAck(std::size_t node, std::uint32_t version, std::uint64_t 
 }
 
 void Planning::SwitchIfAcked() {
-  HR_CHECK(stage_ == Stage::kOffered && offered_ != nullptr, options_.job,
-           static_cast<int>(stage_));
+  HR_CHECK(phase_ == Phase::kOffered && offered_ != nullptr, options_.job,
+           static_cast<int>(phase_));
   std::uint64_t latest = 0;
   for (const Node& node : nodes_) {
     if (!node.answered) return;
@@ -328,7 +328,7 @@ void Planning::SwitchIfAcked() {
   codec_stops_ = same_codecs ? codec_stops_ + (stops ? 1 : 0) : 0;
   present_ = std::exchange(offered_, nullptr);
   present_codecs_ = codecs_made_for_;
-  stage_ = Stage::kNone;
+  phase_ = Phase::kNone;
   for (Node& node : nodes_) node.reported = false;
   steps_.emplace_back(PlanSwitch{.job = {},
                                  .version = present_->version,

@@ -84,7 +84,7 @@ class Planning {
 
  private:
   // Where the plan that is under way stands.
-  enum class Stage : std::uint8_t { kNone, kMaking, kOffered };
+  enum class Phase : std::uint8_t { kNone, kMaking, kOffered };
   struct Node {
     bool has_layout = false;
     std::optional<NodeSeen> seen;
@@ -119,7 +119,7 @@ class Planning {
   std::uint64_t iterations_before_ = 0;           // of earlier epochs, as the layouts say
   bool rails_changed_ = false;                    // on a node, since the plan in force was made
   bool due_ = false;  // what is wanted has changed since a plan was considered
-  Stage stage_ = Stage::kNone;
+  Phase phase_ = Phase::kNone;
   bool stopped_ = false;
   bool failed_ = false;
   std::uint32_t versions_ = 0;

@@ -53,7 +53,7 @@ auto Quicker(double bytes) {
   };
 }
 
-plan::CostLine CostInNode(std::span<const NodeSeen> seen, double block_bytes) {
+plan::PiecewiseCost CostInNode(std::span<const NodeSeen> seen, double block_bytes) {
   const std::vector<transport::CostLine> lines = SeenOf(kLaneInNode, seen);
   if (lines.empty()) return plan::Affine(0, 0);
   const auto slowest = std::max_element(lines.begin(), lines.end(), Quicker(block_bytes));
@@ -65,10 +65,11 @@ double BytesSentPerByte(const JobShape& shape) {
                               1.0);
 }
 
-std::vector<plan::CostLine> CostsBetweenNodes(const JobShape& shape, std::span<const NodeSeen> seen,
-                                              double block_bytes) {
+std::vector<plan::PiecewiseCost> CostsBetweenNodes(const JobShape& shape,
+                                                   std::span<const NodeSeen> seen,
+                                                   double block_bytes) {
   const double bytes = block_bytes * BytesSentPerByte(shape);
-  std::vector<plan::CostLine> costs;
+  std::vector<plan::PiecewiseCost> costs;
   for (std::size_t rail = 0; rail < shape.agreed.size(); ++rail) {
     const auto lines = SeenOf(kFirstLaneBetweenNodes + rail, seen);
     const auto fastest = std::min_element(lines.begin(), lines.end(), Quicker(bytes));
@@ -243,20 +244,20 @@ IterationSeen IterationOf(std::span<const NodeSeen> seen) {
   return slowest;
 }
 
-plan::CostLine BlockCost(const transport::CostLine& line, const JobShape& shape) {
+plan::PiecewiseCost BlockCost(const transport::CostLine& line, const JobShape& shape) {
   // Bytes are never free: shares of rails are divided by their price.
   const double s_per_byte = std::max(line.s_per_byte, transport::kSecondsPerByteMin);
   return plan::Affine(line.startup_s, s_per_byte * BytesSentPerByte(shape));
 }
 
 plan::Route RouteOf(const JobShape& shape, std::span<const NodeSeen> seen, double block_bytes) {
-  const plan::CostLine in_node = CostInNode(seen, block_bytes);
+  const plan::PiecewiseCost in_node = CostInNode(seen, block_bytes);
   if (!shape.crosses_nodes()) {
     plan::Route route = plan::AllReduceRoute(in_node);
     route.halves = shape.halves;
     return route;
   }
-  const std::vector<plan::CostLine> rails = CostsBetweenNodes(shape, seen, block_bytes);
+  const std::vector<plan::PiecewiseCost> rails = CostsBetweenNodes(shape, seen, block_bytes);
   HR_CHECK(!rails.empty(), shape.nodes.size());
   plan::Route route = rails.size() == 1 ? plan::AllReduceRoute(rails[0]) : plan::RailsRoute(rails);
   route.halves = shape.halves;

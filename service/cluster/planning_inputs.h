@@ -70,7 +70,7 @@ IterationSeen IterationOf(std::span<const NodeSeen> seen);
 
 // The cost of a block of gradients on a lane between nodes: lines there are in bytes that a node
 // sends for it, plans in bytes of the block.
-plan::CostLine BlockCost(const transport::CostLine& line, const JobShape& shape);
+plan::PiecewiseCost BlockCost(const transport::CostLine& line, const JobShape& shape);
 
 // The route of the job's blocks. On a lane between nodes the line of the fastest node counts, since
 // only the node that came last to a block saw its cost, the others also waited; inside the nodes

@@ -68,7 +68,7 @@ void JobCommands::Evict(Job& job, std::uint64_t rank, std::string cause) {
 }
 
 void JobCommands::Resume(Job& job, const Steering& steering, TimeNs now) {
-  SteeringNotes& notes = job.steering;
+  SteeringState& notes = job.steering;
   notes.waiting[static_cast<std::size_t>(Kind::kPause)].reset();
   if (notes.frozen_since_ns == 0) return;
   const TimeNs frozen_ns = now - std::exchange(notes.frozen_since_ns, 0);
@@ -86,7 +86,7 @@ void JobCommands::DrainJob(Job& job, const Steering& steering, TimeNs now) {
   if (job.draining) return;
   job.draining = true;
   job.Changed();
-  DrainNotes& drain = job.steering.drain;
+  DrainState& drain = job.steering.drain;
   drain.asked = steering;
   if (!job.formed()) {
     return flow_.FailJob(job,
@@ -107,7 +107,7 @@ void JobCommands::DrainJob(Job& job, const Steering& steering, TimeNs now) {
 }
 
 void JobCommands::OnNodeDrains(Job& job, const Steering& steering, TimeNs now) {
-  DrainNotes& drain = job.steering.drain;
+  DrainState& drain = job.steering.drain;
   // Its leader announces the drain itself before.
   if (!job.draining || drain.agreed || job.nodes() == nullptr) return;
   const JobNodes& nodes = *job.nodes();
@@ -133,7 +133,7 @@ void JobCommands::OnNodeDrains(Job& job, const Steering& steering, TimeNs now) {
 }
 
 void JobCommands::EndDraining(Job& job, TimeNs now) {
-  DrainNotes& drain = job.steering.drain;
+  DrainState& drain = job.steering.drain;
   drain.agreed = true;
   const Failure failure = DrainedFailure(job);
   flow_.events().Announce(job, Code::kOk, fmt::format("will be {}", failure.text));
@@ -143,7 +143,7 @@ void JobCommands::EndDraining(Job& job, TimeNs now) {
 }
 
 void JobCommands::FinishJobDrain(Job& job, TimeNs now) {
-  DrainNotes& drain = job.steering.drain;
+  DrainState& drain = job.steering.drain;
   if (!drain.agreed || drain.done || job.failed || job.operations_open > 0) return;
   for (const std::uint32_t rank : job.local()) {
     if (job.member(rank).operations < drain.operations) return;

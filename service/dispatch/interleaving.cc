@@ -34,7 +34,7 @@ void PutReferenceFirst(std::span<InterleavedJob> interleaved) {
   });
 }
 
-schedule::Interleaving Shift(std::span<const InterleavedJob> interleaved) {
+schedule::Shifts Shift(std::span<const InterleavedJob> interleaved) {
   std::array<schedule::Rhythm, schedule::kRhythmsMax> rhythms;
   const double first_s = interleaved.front().rhythm.origin_s;
   for (std::size_t i = 0; i < interleaved.size(); ++i) {

@@ -65,7 +65,7 @@ class Interleaving {
     std::uint64_t bytes = 0;
     TimeNs busy_ns = 0;
   };
-  using Shifts = schedule::Interleaving;
+  using Shifts = schedule::Shifts;
 
   Tracked& Track(JobId job);
   void Forget(const Jobs& jobs);

@@ -136,7 +136,7 @@ struct ReceivePosted {
 // The answer to MakeScratch.
 struct ScratchMade {
   JobId job;
-  schedule::Order order = schedule::Order::kPosted;
+  schedule::TrafficClass traffic_class = schedule::TrafficClass::kPosted;
   std::int8_t gpu = transport::kHost;  // as it was asked for
   std::uint64_t place_bytes = 0;
   Result<ScratchMemory> memory;

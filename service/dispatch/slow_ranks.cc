@@ -14,7 +14,7 @@ namespace {
 // In each bound so many windows fit, where they are not longer for kWindowMin.
 constexpr TimeNs kWindowsPerBound = 8;
 
-TimeNs BoundOf(const SlowNotes& slow) { return TimeNs{slow.bound.seconds} * kSecond; }
+TimeNs BoundOf(const SlowRanksState& slow) { return TimeNs{slow.bound.seconds} * kSecond; }
 
 // Whether the node that says it has the rank: no other may speak for it.
 bool IsFromNodeOf(const Job& job, const Steering& steering, std::uint32_t rank) {
@@ -73,7 +73,7 @@ void SlowRanks::SetBound(Job& job, const SlowBound& bound) {
 // A window ends with a record that follows a wait, since there an iteration has ended, if there is
 // one soon: of a rank that waits between some of its operations only, parts of iterations differ.
 void SlowRanks::Measure(Job& job, std::uint32_t rank, TimeNs now) {
-  SlowNotes& slow = job.slow;
+  SlowRanksState& slow = job.slow;
   const Member& member = job.member(rank);
   if (!job.formed() || job.failed || job.world_size() < 2 || member.session == nullptr) return;
   if (slow.counts_from_ns == 0) slow.counts_from_ns = now + BoundOf(slow);
@@ -101,7 +101,7 @@ void SlowRanks::Measure(Job& job, std::uint32_t rank, TimeNs now) {
 }
 
 void SlowRanks::OnOwnShare(Job& job, const OwnShare& own, TimeNs now) {
-  SlowNotes& slow = job.slow;
+  SlowRanksState& slow = job.slow;
   if (slow.bound.seconds == 0 || job.world_size() < 2 || !job.IsHere(0)) return;
   slow.shares[own.rank] = own.share;
   slow.told |= Bit(own.rank);
@@ -112,7 +112,7 @@ void SlowRanks::OnOwnShare(Job& job, const OwnShare& own, TimeNs now) {
 
 // The upper one of two: one rank alone that has little to do, or says that it only waits, makes
 // nobody slow, unless there are but two.
-std::uint32_t SlowRanks::MedianOfOthers(const SlowNotes& slow, std::uint32_t rank) {
+std::uint32_t SlowRanks::MedianOfOthers(const SlowRanksState& slow, std::uint32_t rank) {
   std::array<std::uint32_t, transport::kMembersMax> others{};
   std::size_t count = 0;
   for (std::uint32_t other = 0; other < slow.shares.size(); ++other) {
@@ -132,7 +132,7 @@ bool SlowRanks::MayEvict(const Job& job) {
 }
 
 void SlowRanks::EndRound(Job& job, TimeNs now) {
-  SlowNotes& slow = job.slow;
+  SlowRanksState& slow = job.slow;
   std::optional<std::uint32_t> slowest;  // of those over the bound
   for (std::uint32_t rank = 0; rank < job.world_size(); ++rank) {
     const std::uint32_t own = slow.shares[rank];
@@ -166,7 +166,7 @@ void SlowRanks::ReportSlowRank(const Job& job, const SlowRank& slow) {
 }
 
 std::optional<SlowRanks::Eviction> SlowRanks::OnSlowRank(Job& job, const SlowRank& slow) {
-  SlowNotes& notes = job.slow;
+  SlowRanksState& notes = job.slow;
   if (notes.bound.seconds == 0 || slow.rank >= job.world_size()) return std::nullopt;
   const std::string who = job.DescribeRank(slow.rank);
   const std::string how = HowSlow(slow);

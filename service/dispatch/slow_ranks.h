@@ -60,7 +60,7 @@ class SlowRanks {
   void OnOwnShare(Job& job, const OwnShare& own, TimeNs now);
   // All ranks have said a share.
   void EndRound(Job& job, TimeNs now);
-  static std::uint32_t MedianOfOthers(const SlowNotes& slow, std::uint32_t rank);
+  static std::uint32_t MedianOfOthers(const SlowRanksState& slow, std::uint32_t rank);
   static bool MayEvict(const Job& job);
   // To all nodes of the job, this one included.
   void ReportSlowRank(const Job& job, const SlowRank& slow);

@@ -102,7 +102,7 @@ bool Mapper::DoSliceOf(Work& work, TimeNs now) {
 
 void Mapper::Handle(MapSegment message) {
   const std::uint32_t uid = message.uid;
-  Add(uid, HostMapping{.order = std::move(message), .mapping = {}});
+  Add(uid, HostMapping{.request = std::move(message), .mapping = {}});
 }
 
 void Mapper::Handle(MapDeviceSegment message) {
@@ -115,7 +115,7 @@ void Mapper::Handle(const CancelMapping& message) {
     for (Work& work : queue) {
       const auto* host = std::get_if<HostMapping>(&work);
       const auto* device = std::get_if<MapDeviceSegment>(&work);
-      const bool of_session = (host != nullptr && host->order.session == message.session) ||
+      const bool of_session = (host != nullptr && host->request.session == message.session) ||
                               (device != nullptr && device->session == message.session);
       if (of_session) Cancel(uid, work);
     }
@@ -127,7 +127,7 @@ void Mapper::Cancel(std::uint32_t uid, Work& work) {
   const Error cancelled(Code::kCancelled, "the session ended before its memory was mapped");
   Unmapping rest;
   if (auto* host = std::get_if<HostMapping>(&work); host != nullptr) {
-    Answer({.token = host->order.token, .memory = cancelled, .uid = uid});
+    Answer({.token = host->request.token, .memory = cancelled, .uid = uid});
     rest.memory = std::move(host->mapping);
   } else {
     Answer({.token = std::get<MapDeviceSegment>(work).token, .memory = cancelled, .uid = uid});
@@ -154,7 +154,8 @@ void Mapper::Unmap(std::uint32_t uid, SegmentMemory memory) {
 
 Status Mapper::Begin(HostMapping& work) {
   const std::size_t stagger = (1 + segments_mapped_++ % kStaggersMax) * kStaggerStep;
-  Result<Mapping> mapping = ipc::MapSealedMemory(work.order.memory.get(), work.order.size, stagger);
+  Result<Mapping> mapping =
+      ipc::MapSealedMemory(work.request.memory.get(), work.request.size, stagger);
   if (!mapping) return mapping.error();
   work.mapping = std::move(mapping).value();
   return {};
@@ -168,10 +169,10 @@ void Mapper::Handle(const Ping& message) {
 bool Mapper::DoSlice(HostMapping& work, TimeNs now) {
   Status status = work.mapping ? Status() : Begin(work);
   // Before each slice: whoever punches holes meanwhile gains little by it.
-  if (status) status = ipc::CheckPopulated(work.order.memory.get(), work.order.size);
+  if (status) status = ipc::CheckPopulated(work.request.memory.get(), work.request.size);
   if (!status) {
-    Answer({.token = work.order.token, .memory = status.error(), .uid = work.order.uid});
-    if (work.mapping) Unmap(work.order.uid, std::move(work.mapping));
+    Answer({.token = work.request.token, .memory = status.error(), .uid = work.request.uid});
+    if (work.mapping) Unmap(work.request.uid, std::move(work.mapping));
     return true;
   }
   const std::size_t step = std::min(kMappingSlice, work.mapping.size() - work.filled);
@@ -180,16 +181,16 @@ bool Mapper::DoSlice(HostMapping& work, TimeNs now) {
   HR_CHECK(work.filled <= work.mapping.size(), work.filled, work.mapping.size());
   if (work.filled == work.mapping.size()) {
     // The descriptor is not needed any more when the answer is there.
-    work.order.memory.reset();
-    Answer({.token = work.order.token,
+    work.request.memory.reset();
+    Answer({.token = work.request.token,
             .memory = SegmentMemory(std::move(work.mapping)),
-            .uid = work.order.uid});
+            .uid = work.request.uid});
     return true;
   }
   if (now - work.reported_ns >= kProgressPeriod) {
     work.reported_ns = now;
     // The next one says more.
-    rpc_.TrySend(SegmentProgress{.token = work.order.token, .bytes = work.filled});
+    rpc_.TrySend(SegmentProgress{.token = work.request.token, .bytes = work.filled});
   }
   return false;
 }
@@ -223,7 +224,7 @@ Result<SegmentMemory> Mapper::Import(const MapDeviceSegment& message) {
 
 bool Mapper::DoSlice(MakeScratch& work, TimeNs /*now*/) {
   ScratchMade made{.job = work.job,
-                   .order = work.order,
+                   .traffic_class = work.traffic_class,
                    .gpu = work.gpu,
                    .place_bytes = work.place_bytes,
                    .memory = Error(Code::kUnavailable, "this service has no GPU to make it for")};

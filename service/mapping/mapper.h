@@ -63,7 +63,7 @@ class Mapper final : public Actor {
  private:
   // A segment of the host that is being mapped.
   struct HostMapping {
-    MapSegment order;
+    MapSegment request;
     Mapping mapping;  // empty before the first slice
     std::size_t filled = 0;
     TimeNs reported_ns = 0;

@@ -50,7 +50,7 @@ struct DiscardMemory {
 // where the GPU has none to give. Answered by ScratchMade.
 struct MakeScratch {
   JobId job;
-  schedule::Order order = schedule::Order::kPosted;
+  schedule::TrafficClass traffic_class = schedule::TrafficClass::kPosted;
   std::int8_t gpu = transport::kHost;
   std::uint64_t place_bytes = 0;
   std::uint64_t places_count = 0;

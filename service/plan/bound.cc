@@ -66,7 +66,7 @@ double SweptBound(const Workload& work, const CostPiece& line, double around_s, 
 }
 
 // What a block of `bytes` or more takes in a stage at least.
-double LeastStageSeconds(const CostLine& line, double bytes, std::uint64_t bytes_max) {
+double LeastStageSeconds(const PiecewiseCost& line, double bytes, std::uint64_t bytes_max) {
   double least = 0;
   for (const CostPiece& below : LinesBelow(line, bytes_max)) {
     least = std::max(least, below.Seconds(bytes));
@@ -81,7 +81,7 @@ double FirstTensorBound(const Workload& work, const Route& route, const CostPiec
   const auto bytes = static_cast<double>(work.bytes[0]);
   double one_s = 0;
   for (const Stage& stage : route.stages) {
-    one_s += LeastStageSeconds(StageLine(stage), bytes, work.total_bytes());
+    one_s += LeastStageSeconds(StageCost(stage), bytes, work.total_bytes());
   }
   const double several_s = around_s + line.startup_s + line.Seconds(bytes);
   return work.backward_s() + std::min(one_s, several_s) + work.forward_s();
@@ -101,7 +101,7 @@ double SecondsAround(const Workload& work, const Route& route, std::uint32_t lan
   double around_s = 0;
   for (std::size_t stage = 0; stage < route.stages.size(); ++stage) {
     if (stage >= first && stage <= last) continue;
-    around_s += LeastStageSeconds(StageLine(route.stages[stage]), 1, work.total_bytes());
+    around_s += LeastStageSeconds(StageCost(route.stages[stage]), 1, work.total_bytes());
   }
   return around_s;
 }
@@ -115,12 +115,12 @@ double LowerBound(const Workload& work, const Route& route, bool halves) {
   }
   double bound = work.backward_s() + work.forward_s();
   for (std::uint32_t lane = 0; lane < route.lanes.size(); ++lane) {
-    CostLine line;
+    PiecewiseCost line;
     int uses = 0;
     for (const Stage& stage : route.stages) {
       if (stage.rails.front().lane != lane) continue;
       ++uses;
-      const CostLine stage_line = StageLine(stage);
+      const PiecewiseCost stage_line = StageCost(stage);
       line = line.pieces.empty() ? stage_line : Sum(line, stage_line);
     }
     if (line.pieces.empty()) continue;

@@ -25,7 +25,7 @@ const Stage* StageBetweenNodes(const Route& route) {
 // The stage alone, as one straight lane: what an assignment comes to there decides, and is quick to
 // compute.
 Route LaneBetweenNodes(const Stage& stage) {
-  const CostPiece plain = StageLine(stage).pieces.back();
+  const CostPiece plain = StageCost(stage).pieces.back();
   Route route = AllReduceRoute(Affine(plain.startup_s, plain.s_per_byte));
   route.halves = false;
   Stage& lane = route.stages.front();
@@ -40,7 +40,7 @@ Route LaneBetweenNodes(const Stage& stage) {
       const CostPiece last = coded.lines[rail].pieces.back();
       as.rails[rail].line = Affine(last.startup_s, last.s_per_byte);
     }
-    const CostPiece last = StageLine(as).pieces.back();
+    const CostPiece last = StageCost(as).pieces.back();
     lane.coded.push_back({coded.cost, {Affine(last.startup_s, last.s_per_byte)}});
   }
   return route;

@@ -33,7 +33,7 @@ bool IsCoded(const Stage& stage, const Workload& work) {
 
 // T = startup + max(W, C) + min(W, C) of one piece, where all bytes take W on the wire and C on the
 // processor.
-CostLine EncodedLine(const CostPiece& plain, const CodecCost& cost, const PieceSizes& sizes) {
+PiecewiseCost EncodedLine(const CostPiece& plain, const CodecCost& cost, const PieceSizes& sizes) {
   const double wire = plain.s_per_byte * cost.share;
   const double coding = cost.encode_s_per_byte + cost.decode_s_per_byte;
   const double slower = std::max(wire, coding);
@@ -42,7 +42,7 @@ CostLine EncodedLine(const CostPiece& plain, const CodecCost& cost, const PieceS
   const double most =
       std::max(least, std::min(sizes.most_bytes / cost.share, sizes.most_plain_bytes));
   const auto at = [](double bytes) { return static_cast<std::uint64_t>(std::ceil(bytes)); };
-  CostLine line;
+  PiecewiseCost line;
   // One piece: nothing overlaps. Then pieces of the least size, as many as are wanted, and pieces
   // of the most.
   line.pieces.push_back({0, plain.startup_s, slower + quicker});
@@ -72,7 +72,7 @@ Stage InCodec(const Stage& stage, const CodedLines* coded) {
   HR_CHECK(coded->lines.size() == stage.rails.size(), coded->lines.size(), stage.rails.size());
   for (std::size_t rail = 0; rail < changed.rails.size(); ++rail) {
     // Shares of several rails are of straight lines.
-    const CostLine& line = coded->lines[rail];
+    const PiecewiseCost& line = coded->lines[rail];
     const CostPiece last = line.pieces.back();
     changed.rails[rail].line =
         changed.rails.size() == 1 ? line : Affine(last.startup_s, last.s_per_byte);

@@ -26,7 +26,7 @@ struct PieceSizes {
 };
 
 // What a transfer costs in that codec where it costs `plain` as it is, in its own bytes.
-CostLine EncodedLine(const CostPiece& plain, const CodecCost& cost, const PieceSizes& sizes);
+PiecewiseCost EncodedLine(const CostPiece& plain, const CodecCost& cost, const PieceSizes& sizes);
 
 // What each rail of the stage spends on a block of these parts; below 0 where it has none of it.
 std::vector<double> RailSeconds(const Stage& stage, const Workload& work,

@@ -10,7 +10,7 @@
 namespace headrace::plan {
 namespace {
 
-const CostPiece& PieceAt(const CostLine& line, std::uint64_t bytes) {
+const CostPiece& PieceAt(const PiecewiseCost& line, std::uint64_t bytes) {
   const auto after = std::upper_bound(
       line.pieces.begin(), line.pieces.end(), bytes,
       [](std::uint64_t value, const CostPiece& piece) { return value < piece.from_bytes; });
@@ -18,7 +18,7 @@ const CostPiece& PieceAt(const CostLine& line, std::uint64_t bytes) {
   return *(after - 1);
 }
 
-std::vector<std::uint64_t> Borders(const CostLine& left, const CostLine& right) {
+std::vector<std::uint64_t> Borders(const PiecewiseCost& left, const PiecewiseCost& right) {
   std::vector<std::uint64_t> borders;
   for (const CostPiece& piece : left.pieces) borders.push_back(piece.from_bytes);
   for (const CostPiece& piece : right.pieces) borders.push_back(piece.from_bytes);
@@ -27,7 +27,7 @@ std::vector<std::uint64_t> Borders(const CostLine& left, const CostLine& right) 
   return borders;
 }
 
-void Append(CostLine& line, std::uint64_t from_bytes, const CostPiece& piece) {
+void Append(PiecewiseCost& line, std::uint64_t from_bytes, const CostPiece& piece) {
   if (!line.pieces.empty() && line.pieces.back().startup_s == piece.startup_s &&
       line.pieces.back().s_per_byte == piece.s_per_byte) {
     return;
@@ -37,7 +37,7 @@ void Append(CostLine& line, std::uint64_t from_bytes, const CostPiece& piece) {
 
 // The least of T(m) - slope * m over 1..bytes_max. T is straight inside a piece, so the least value
 // stands at an end of one.
-double LeastStartup(const CostLine& line, double slope, std::uint64_t bytes_max) {
+double LeastStartup(const PiecewiseCost& line, double slope, std::uint64_t bytes_max) {
   double least = kInfinity;
   for (std::size_t index = 0; index < line.pieces.size(); ++index) {
     const CostPiece& piece = line.pieces[index];
@@ -55,7 +55,7 @@ double LeastStartup(const CostLine& line, double slope, std::uint64_t bytes_max)
 }
 
 // The steepest slope of a line through the origin that stays below.
-double LeastRatio(const CostLine& line, std::uint64_t bytes_max) {
+double LeastRatio(const PiecewiseCost& line, std::uint64_t bytes_max) {
   HR_CHECK(!line.pieces.empty() && bytes_max > 0, line.pieces.size(), bytes_max);
   double least = kInfinity;
   for (std::size_t index = 0; index < line.pieces.size(); ++index) {
@@ -71,12 +71,12 @@ double LeastRatio(const CostLine& line, std::uint64_t bytes_max) {
 
 }  // namespace
 
-double CostLine::Seconds(std::uint64_t bytes) const {
+double PiecewiseCost::Seconds(std::uint64_t bytes) const {
   const CostPiece& piece = affine() ? pieces.front() : PieceAt(*this, bytes);
   return piece.Seconds(static_cast<double>(bytes));
 }
 
-double CostLine::BytesWithin(double seconds) const {
+double PiecewiseCost::BytesWithin(double seconds) const {
   double end = kInfinity;  // where the piece at hand ends
   for (std::size_t index = pieces.size(); index-- > 0;) {
     const CostPiece& piece = pieces[index];
@@ -90,9 +90,9 @@ double CostLine::BytesWithin(double seconds) const {
   return 0;
 }
 
-CostLine Affine(double startup_s, double s_per_byte) { return {{{0, startup_s, s_per_byte}}}; }
+PiecewiseCost Affine(double startup_s, double s_per_byte) { return {{{0, startup_s, s_per_byte}}}; }
 
-Status CheckCostLine(const CostLine& line) {
+Status CheckPiecewiseCost(const PiecewiseCost& line) {
   const auto refuse = [](const std::string& what) {
     return Error(Code::kInvalidArgument, "cost line: " + what);
   };
@@ -116,8 +116,8 @@ Status CheckCostLine(const CostLine& line) {
   return {};
 }
 
-CostLine Sum(const CostLine& left, const CostLine& right) {
-  CostLine sum;
+PiecewiseCost Sum(const PiecewiseCost& left, const PiecewiseCost& right) {
+  PiecewiseCost sum;
   for (const std::uint64_t border : Borders(left, right)) {
     const CostPiece& l = PieceAt(left, border);
     const CostPiece& r = PieceAt(right, border);
@@ -126,8 +126,8 @@ CostLine Sum(const CostLine& left, const CostLine& right) {
   return sum;
 }
 
-CostLine Slower(const CostLine& left, const CostLine& right) {
-  CostLine slower;
+PiecewiseCost Slower(const PiecewiseCost& left, const PiecewiseCost& right) {
+  PiecewiseCost slower;
   const std::vector<std::uint64_t> borders = Borders(left, right);
   for (std::size_t index = 0; index < borders.size(); ++index) {
     const auto from = static_cast<double>(borders[index]);
@@ -150,7 +150,7 @@ CostLine Slower(const CostLine& left, const CostLine& right) {
   return slower;
 }
 
-std::vector<CostPiece> LinesBelow(const CostLine& line, std::uint64_t bytes_max) {
+std::vector<CostPiece> LinesBelow(const PiecewiseCost& line, std::uint64_t bytes_max) {
   std::vector<CostPiece> below;
   for (const CostPiece& piece : line.pieces) {
     const double startup_s = LeastStartup(line, piece.s_per_byte, bytes_max);

@@ -24,7 +24,7 @@ struct CostPiece {
   friend bool operator==(const CostPiece&, const CostPiece&) = default;
 };
 
-struct CostLine {
+struct PiecewiseCost {
   std::vector<CostPiece> pieces;  // ascending from_bytes, the first from 0
 
   bool affine() const { return pieces.size() == 1; }
@@ -35,21 +35,21 @@ struct CostLine {
   // What an almost empty block costs.
   double startup_s() const { return pieces.front().startup_s; }
 
-  friend bool operator==(const CostLine&, const CostLine&) = default;
+  friend bool operator==(const PiecewiseCost&, const PiecewiseCost&) = default;
 };
 
-CostLine Affine(double startup_s, double s_per_byte);
+PiecewiseCost Affine(double startup_s, double s_per_byte);
 
 // Finite numbers that are not negative, pieces in ascending order from 0, at most kCostPiecesMax.
-Status CheckCostLine(const CostLine& line);
+Status CheckPiecewiseCost(const PiecewiseCost& line);
 
 // The line of two transfers one after the other, and the line of the slower of two.
-CostLine Sum(const CostLine& left, const CostLine& right);
-CostLine Slower(const CostLine& left, const CostLine& right);
+PiecewiseCost Sum(const PiecewiseCost& left, const PiecewiseCost& right);
+PiecewiseCost Slower(const PiecewiseCost& left, const PiecewiseCost& right);
 
 // A straight line below `line` for every block of 1 to bytes_max bytes, with a startup that is not
 // negative: whatever the number of blocks, m bytes cost at least startup_s + s_per_byte * m.
 // One is returned per slope worth trying; the best bound is the largest that any of them gives.
-std::vector<CostPiece> LinesBelow(const CostLine& line, std::uint64_t bytes_max);
+std::vector<CostPiece> LinesBelow(const PiecewiseCost& line, std::uint64_t bytes_max);
 
 }  // namespace headrace::plan

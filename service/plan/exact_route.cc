@@ -29,7 +29,7 @@ struct Candidate {
 double FillingBytes(const Workload& work, const Route& route, const CostPiece& slowest) {
   double beside_s_per_byte = -slowest.s_per_byte;
   for (const Stage& stage : route.stages) {
-    beside_s_per_byte += StageLine(stage).pieces.back().s_per_byte;
+    beside_s_per_byte += StageCost(stage).pieces.back().s_per_byte;
   }
   const auto bytes = static_cast<double>(work.total_bytes());
   if (!(beside_s_per_byte > 0)) return bytes;
@@ -41,9 +41,9 @@ double FillingBytes(const Workload& work, const Route& route, const CostPiece& s
 // and around.
 void AddGraded(const Workload& work, const Route& route, const Draft& draft,
                const CostPiece& slowest, const std::function<void(Draft)>& add) {
-  CostPiece before = StageLine(route.stages.front()).pieces.back();
+  CostPiece before = StageCost(route.stages.front()).pieces.back();
   before.from_bytes = 0;
-  const CostPiece after = StageLine(route.stages.back()).pieces.back();
+  const CostPiece after = StageCost(route.stages.back()).pieces.back();
   if (!(before.s_per_byte > 0) || !(slowest.s_per_byte > before.s_per_byte)) return;
   const double even = std::max(slowest.startup_s, before.startup_s) / before.s_per_byte;
   for (const double factor : kFirstFactors) {
@@ -98,7 +98,7 @@ void Improve(const Workload& work, const Route& route, double bound_s, Candidate
 // startups made smaller and larger, as a pipeline hides some and bent lines have several.
 std::vector<CostPiece> StandIns(const Route& route) {
   std::vector<CostPiece> lines;
-  for (const CostLine& line : {SteadyLine(route), AloneLine(route)}) {
+  for (const PiecewiseCost& line : {SteadyLine(route), AloneLine(route)}) {
     for (const CostPiece& piece : line.pieces) {
       for (const double factor : kStartupFactors) {
         lines.push_back({0, piece.startup_s * factor, piece.s_per_byte});

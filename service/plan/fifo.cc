@@ -43,7 +43,7 @@ const PolicyTraits kMgWfbpTraits = {
 // waiting for l-1 costs less than a startup: r_{l-1} - start_l < a. On a route of several stages
 // the line of its slowest lane decides.
 Draft MgWfbp(const Workload& work, const Route& route, const DraftOptions& /*options*/) {
-  const CostLine line = SteadyLine(route);
+  const PiecewiseCost line = SteadyLine(route);
   Draft draft;
   draft.barrier = true;
   double free_s = 0;

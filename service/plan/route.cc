@@ -72,8 +72,9 @@ Status CheckCoded(const Stage& stage) {
     if (!IsCodecCost(coded.cost) || coded.lines.size() != stage.rails.size()) {
       return Refuse(stage.name + " has costs of a codec that are none");
     }
-    for (const CostLine& line : coded.lines) {
-      if (Status status = CheckCostLine(line); !status) return status.error().Within(stage.name);
+    for (const PiecewiseCost& line : coded.lines) {
+      if (Status status = CheckPiecewiseCost(line); !status)
+        return status.error().Within(stage.name);
       // Shares of several rails are divided by what a byte costs there.
       if (stage.rails.size() > 1 && line.pieces.back().s_per_byte <= 0) {
         return Refuse(stage.name + " splits blocks over a lane where a codec's bytes cost nothing");
@@ -90,9 +91,12 @@ bool Route::serial() const {
          stages.front().rails.front().line.affine();
 }
 
-Route AllReduceRoute(const CostLine& line) { return {{"network"}, {{"all-reduce", {{0, line}}}}}; }
+Route AllReduceRoute(const PiecewiseCost& line) {
+  return {{"network"}, {{"all-reduce", {{0, line}}}}};
+}
 
-Route ParameterServerRoute(const CostLine& push, const CostLine& pull, Placement placement) {
+Route ParameterServerRoute(const PiecewiseCost& push, const PiecewiseCost& pull,
+                           Placement placement) {
   if (placement == Placement::kColocated) {
     return {{"network"},
             {{"push", {{0, push}}, Collective::kReduceScatter},
@@ -103,14 +107,15 @@ Route ParameterServerRoute(const CostLine& push, const CostLine& pull, Placement
            {"pull", {{1, pull}}, Collective::kAllGather}}};
 }
 
-Route HierarchyRoute(const CostLine& scatter, const CostLine& network, const CostLine& gather) {
+Route HierarchyRoute(const PiecewiseCost& scatter, const PiecewiseCost& network,
+                     const PiecewiseCost& gather) {
   return {{"intra-node", "network"},
           {{"reduce-scatter", {{0, scatter}}, Collective::kReduceScatter},
            {"all-reduce", {{1, network}}},
            {"all-gather", {{0, gather}}, Collective::kAllGather}}};
 }
 
-Route RailsRoute(const std::vector<CostLine>& lines) {
+Route RailsRoute(const std::vector<PiecewiseCost>& lines) {
   Route route{{}, {{"all-reduce", {}}}};
   for (std::size_t index = 0; index < lines.size(); ++index) {
     route.lanes.push_back("rail" + std::to_string(index));
@@ -136,7 +141,7 @@ Status CheckRoute(const Route& route) {
       if (rail.lane >= route.lanes.size()) return Refuse(stage.name + " names an unknown lane");
       if (taken[rail.lane]) return Refuse(stage.name + " uses a lane twice");
       taken[rail.lane] = true;
-      if (Status status = CheckCostLine(rail.line); !status) {
+      if (Status status = CheckPiecewiseCost(rail.line); !status) {
         return status.error().Within(stage.name);
       }
       if (stage.rails.size() == 1) continue;
@@ -195,9 +200,9 @@ std::size_t FirstStage(const Route& route, Collective kind) {
   return static_cast<std::size_t>(first - route.stages.begin());
 }
 
-CostLine StageLine(const Stage& stage) {
+PiecewiseCost StageCost(const Stage& stage) {
   if (stage.rails.size() == 1) return stage.rails[0].line;
-  CostLine line;
+  PiecewiseCost line;
   double inverse = 0;
   double ahead = 0;
   for (const std::size_t index : ByStartup(stage)) {
@@ -218,31 +223,31 @@ CostLine StageLine(const Stage& stage) {
   return line;
 }
 
-std::vector<CostLine> LaneLines(const Route& route) {
-  std::vector<CostLine> lines(route.lanes.size());
+std::vector<PiecewiseCost> LaneLines(const Route& route) {
+  std::vector<PiecewiseCost> lines(route.lanes.size());
   for (const Stage& stage : route.stages) {
-    CostLine& lane = lines[stage.rails.front().lane];
-    const CostLine line = StageLine(stage);
+    PiecewiseCost& lane = lines[stage.rails.front().lane];
+    const PiecewiseCost line = StageCost(stage);
     lane = lane.pieces.empty() ? line : Sum(lane, line);
   }
-  std::erase_if(lines, [](const CostLine& line) { return line.pieces.empty(); });
+  std::erase_if(lines, [](const PiecewiseCost& line) { return line.pieces.empty(); });
   return lines;
 }
 
-CostLine SteadyLine(const Route& route) {
-  const std::vector<CostLine> lanes = LaneLines(route);
+PiecewiseCost SteadyLine(const Route& route) {
+  const std::vector<PiecewiseCost> lanes = LaneLines(route);
   HR_CHECK(!lanes.empty());
-  CostLine slowest = lanes.front();
+  PiecewiseCost slowest = lanes.front();
   for (std::size_t index = 1; index < lanes.size(); ++index) {
     slowest = Slower(slowest, lanes[index]);
   }
   return slowest;
 }
 
-CostLine AloneLine(const Route& route) {
-  CostLine sum = StageLine(route.stages.front());
+PiecewiseCost AloneLine(const Route& route) {
+  PiecewiseCost sum = StageCost(route.stages.front());
   for (std::size_t index = 1; index < route.stages.size(); ++index) {
-    sum = Sum(sum, StageLine(route.stages[index]));
+    sum = Sum(sum, StageCost(route.stages[index]));
   }
   return sum;
 }

@@ -24,7 +24,7 @@ inline constexpr std::size_t kLanesMax = 16;
 
 struct Rail {
   std::uint32_t lane = 0;  // index into Route::lanes
-  CostLine line;
+  PiecewiseCost line;
 
   friend bool operator==(const Rail&, const Rail&) = default;
 };
@@ -32,7 +32,7 @@ struct Rail {
 // What blocks cost on a stage in one codec: a line for each of its rails, in bytes of the block.
 struct CodedLines {
   CodecCost cost;  // what they were made from, for people
-  std::vector<CostLine> lines;
+  std::vector<PiecewiseCost> lines;
 
   friend bool operator==(const CodedLines&, const CodedLines&) = default;
 };
@@ -63,11 +63,13 @@ struct Route {
 // push and pull take turns; servers on nodes of their own let the two run side by side.
 enum class Placement : std::uint8_t { kColocated, kExtra };
 
-Route AllReduceRoute(const CostLine& line);
-Route ParameterServerRoute(const CostLine& push, const CostLine& pull, Placement placement);
+Route AllReduceRoute(const PiecewiseCost& line);
+Route ParameterServerRoute(const PiecewiseCost& push, const PiecewiseCost& pull,
+                           Placement placement);
 // Intra-node reduce-scatter, inter-node all-reduce, intra-node all-gather.
-Route HierarchyRoute(const CostLine& scatter, const CostLine& network, const CostLine& gather);
-Route RailsRoute(const std::vector<CostLine>& lines);
+Route HierarchyRoute(const PiecewiseCost& scatter, const PiecewiseCost& network,
+                     const PiecewiseCost& gather);
+Route RailsRoute(const std::vector<PiecewiseCost>& lines);
 
 // 1 to kStagesMax stages, 1 to kLanesMax lanes, good cost lines, no lane twice in one stage, each
 // half of an all-reduce carried by some stage.
@@ -91,12 +93,12 @@ double StageSeconds(const Stage& stage, Collective kind, std::uint64_t bytes,
 std::size_t FirstStage(const Route& route, Collective kind);
 
 // The stage's rails seen as one lane with one cost line, exact up to the rounding to elements.
-CostLine StageLine(const Stage& stage);
+PiecewiseCost StageCost(const Stage& stage);
 // What one lane spends on a block in all stages that use it. Rails count as one lane.
-std::vector<CostLine> LaneLines(const Route& route);
+std::vector<PiecewiseCost> LaneLines(const Route& route);
 // The useful cost of a block among many: in a pipeline, that of its slowest lane.
-CostLine SteadyLine(const Route& route);
+PiecewiseCost SteadyLine(const Route& route);
 // What a block costs when it travels alone.
-CostLine AloneLine(const Route& route);
+PiecewiseCost AloneLine(const Route& route);
 
 }  // namespace headrace::plan

@@ -26,17 +26,17 @@ Level Inner(const Cluster& cluster) {
           1 / cluster.inner_bytes_per_s};
 }
 
-CostLine Ring(const Level& level) {
+PiecewiseCost Ring(const Level& level) {
   return Affine(2 * (level.count - 1) * level.latency_s,
                 2 * (level.count - 1) / level.count * level.s_per_byte);
 }
 
-CostLine HalfRing(const Level& level) {
+PiecewiseCost HalfRing(const Level& level) {
   return Affine((level.count - 1) * level.latency_s,
                 (level.count - 1) / level.count * level.s_per_byte);
 }
 
-CostLine Halving(const Level& level) {
+PiecewiseCost Halving(const Level& level) {
   const auto count = static_cast<std::uint32_t>(level.count);
   const double power = std::bit_floor(count);
   const double folds = std::has_single_bit(count) ? 0 : 2;
@@ -45,7 +45,7 @@ CostLine Halving(const Level& level) {
                 (2 * (power - 1) / power + folds) * level.s_per_byte);
 }
 
-CostLine Tree(const Level& outer, const Level& inner) {
+PiecewiseCost Tree(const Level& outer, const Level& inner) {
   const auto depth = [](const Level& level) {
     return static_cast<double>(std::bit_width(static_cast<std::uint32_t>(level.count) - 1));
   };
@@ -59,22 +59,22 @@ Error Refuse(const std::string& what) { return {Code::kInvalidArgument, "cluster
 
 }  // namespace
 
-std::string_view Name(Algorithm algorithm) {
+std::string_view Name(AllReduceModel algorithm) {
   switch (algorithm) {
-    case Algorithm::kRing:
+    case AllReduceModel::kRing:
       return "ring";
-    case Algorithm::kHalvingDoubling:
+    case AllReduceModel::kHalvingDoubling:
       return "halving-doubling";
-    case Algorithm::kTree:
+    case AllReduceModel::kTree:
       return "tree";
-    case Algorithm::kTwoLevel:
+    case AllReduceModel::kTwoLevel:
       return "two-level";
   }
   return "unknown";
 }
 
-std::optional<Algorithm> AlgorithmNamed(std::string_view name) {
-  for (const Algorithm algorithm : kAlgorithms) {
+std::optional<AllReduceModel> AllReduceModelNamed(std::string_view name) {
+  for (const AllReduceModel algorithm : kAllReduceModels) {
     if (Name(algorithm) == name) return algorithm;
   }
   return std::nullopt;
@@ -97,21 +97,21 @@ Status CheckCluster(const Cluster& cluster) {
   return {};
 }
 
-Route ClusterRoute(const Cluster& cluster, Algorithm algorithm) {
+Route ClusterRoute(const Cluster& cluster, AllReduceModel algorithm) {
   HR_CHECK(cluster.nodes > 0 && cluster.ranks_per_node > 0, cluster.nodes, cluster.ranks_per_node);
   const Level outer = Outer(cluster);
   const Level inner = Inner(cluster);
   switch (algorithm) {
-    case Algorithm::kRing: {
+    case AllReduceModel::kRing: {
       Level all = cluster.nodes > 1 ? outer : inner;
       all.count = outer.count * inner.count;
       return AllReduceRoute(Ring(all));
     }
-    case Algorithm::kHalvingDoubling:
+    case AllReduceModel::kHalvingDoubling:
       return AllReduceRoute(Sum(Halving(inner), Halving(outer)));
-    case Algorithm::kTree:
+    case AllReduceModel::kTree:
       return AllReduceRoute(Tree(outer, inner));
-    case Algorithm::kTwoLevel:
+    case AllReduceModel::kTwoLevel:
       break;
   }
   if (cluster.ranks_per_node == 1) return AllReduceRoute(Ring(outer));
@@ -126,7 +126,7 @@ Route ClusterServerRoute(const Cluster& cluster, Placement placement, std::uint3
   if (placement == Placement::kExtra) {
     crossings = std::max(1.0, outer.count / static_cast<double>(std::max(1u, servers)));
   }
-  const CostLine transfer = Affine(outer.latency_s, crossings * outer.s_per_byte);
+  const PiecewiseCost transfer = Affine(outer.latency_s, crossings * outer.s_per_byte);
   Route route = ParameterServerRoute(transfer, transfer, placement);
   if (cluster.ranks_per_node == 1) return route;
   // Inside the node the gradients are scattered before the push and gathered after the pull.

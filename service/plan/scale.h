@@ -28,13 +28,14 @@
 
 namespace headrace::plan {
 
-enum class Algorithm : std::uint8_t { kRing, kHalvingDoubling, kTree, kTwoLevel };
-inline constexpr Algorithm kAlgorithms[] = {Algorithm::kRing, Algorithm::kHalvingDoubling,
-                                            Algorithm::kTree, Algorithm::kTwoLevel};
+enum class AllReduceModel : std::uint8_t { kRing, kHalvingDoubling, kTree, kTwoLevel };
+inline constexpr AllReduceModel kAllReduceModels[] = {
+    AllReduceModel::kRing, AllReduceModel::kHalvingDoubling, AllReduceModel::kTree,
+    AllReduceModel::kTwoLevel};
 inline constexpr std::uint32_t kRanksMax = 8192;
 
-std::string_view Name(Algorithm algorithm);
-std::optional<Algorithm> AlgorithmNamed(std::string_view name);
+std::string_view Name(AllReduceModel algorithm);
+std::optional<AllReduceModel> AllReduceModelNamed(std::string_view name);
 
 struct Cluster {
   std::uint32_t nodes = 1;
@@ -49,7 +50,7 @@ struct Cluster {
 Status CheckCluster(const Cluster& cluster);
 
 // The cluster must have passed CheckCluster.
-Route ClusterRoute(const Cluster& cluster, Algorithm algorithm);
+Route ClusterRoute(const Cluster& cluster, AllReduceModel algorithm);
 
 // Parameter servers: every node pushes each byte once and pulls it once. Colocated, each of the N
 // nodes holds 1/N of the parameters, so (N-1)/N of a block crosses the network; on `servers` extra

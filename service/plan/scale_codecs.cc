@@ -9,7 +9,7 @@
 namespace headrace::plan {
 namespace {
 
-double SlopeOf(const Stage& stage) { return StageLine(stage).pieces.back().s_per_byte; }
+double SlopeOf(const Stage& stage) { return StageCost(stage).pieces.back().s_per_byte; }
 
 const Stage* CodedStage(const Route& route) {
   const auto found =
@@ -31,8 +31,8 @@ std::vector<double> RatiosOf(const Workload& work, const Stage& stage, InNodeSca
   return ratios;
 }
 
-CostLine InScaledBytes(const CostLine& line, double factor) {
-  CostLine scaled;
+PiecewiseCost InScaledBytes(const PiecewiseCost& line, double factor) {
+  PiecewiseCost scaled;
   for (const CostPiece& piece : line.pieces) {
     const auto from = static_cast<std::uint64_t>(static_cast<double>(piece.from_bytes) / factor);
     if (!scaled.pieces.empty() && scaled.pieces.back().from_bytes >= from) continue;

@@ -21,7 +21,7 @@ constexpr std::size_t kSearchedSizes = 6;  // unit sizes that get a search of pr
 // One pass over an iteration. Copies are snapshots: the search goes on from one many times.
 class Pass {
  public:
-  Pass(const Workload& work, const CostLine& line, std::uint64_t unit_bytes)
+  Pass(const Workload& work, const PiecewiseCost& line, std::uint64_t unit_bytes)
       : unit_bytes_(unit_bytes),
         startup_s_(line.Seconds(0)),
         next_(static_cast<std::uint32_t>(work.size())),
@@ -30,7 +30,7 @@ class Pass {
         rest_(work.bytes) {}
 
   // Until the lane is free at or after the release of `tensor`, which is not yet seen.
-  void RunUntil(const Workload& work, const CostLine& line, const UsByteTuning& tuning,
+  void RunUntil(const Workload& work, const PiecewiseCost& line, const UsByteTuning& tuning,
                 const std::vector<std::uint32_t>& by_priority, std::uint32_t tensor,
                 std::vector<double>& first_s, Draft* draft) {
     const auto none = static_cast<std::uint32_t>(work.size());
@@ -52,7 +52,7 @@ class Pass {
   }
 
   // Phase 2; tensor 0 must be all that is not yet released. Returns the iteration time.
-  double Finish(const Workload& work, const CostLine& line, std::vector<double>& first_s,
+  double Finish(const Workload& work, const PiecewiseCost& line, std::vector<double>& first_s,
                 Draft* draft) {
     now_ = std::max(now_, work.release_s[0]);
     for (std::uint32_t l = 0; l < work.size(); ++l) {
@@ -67,7 +67,7 @@ class Pass {
   }
 
  private:
-  void Send(const Workload& work, const CostLine& line, std::uint32_t tensor,
+  void Send(const Workload& work, const PiecewiseCost& line, std::uint32_t tensor,
             std::uint32_t priority, double release_s, std::vector<double>& first_s, Draft* draft) {
     const bool grows = tensor == previous_;
     const std::uint64_t rest = rest_[tensor];
@@ -131,8 +131,8 @@ UsByteTuning InputFirst(const Workload& work, std::uint64_t unit_bytes) {
 }
 
 // The iteration time with given tuning, going on from a snapshot.
-double TimeFrom(Pass pass, const Workload& work, const CostLine& line, const UsByteTuning& tuning,
-                std::vector<double>& first_s) {
+double TimeFrom(Pass pass, const Workload& work, const PiecewiseCost& line,
+                const UsByteTuning& tuning, std::vector<double>& first_s) {
   pass.RunUntil(work, line, tuning, Inverse(tuning.priorities), 0, first_s, nullptr);
   return pass.Finish(work, line, first_s, nullptr);
 }
@@ -161,7 +161,7 @@ std::vector<std::uint64_t> UnitSizes(const Workload& work) {
 
 }  // namespace
 
-Draft UsByte(const Workload& work, const CostLine& line, const UsByteTuning& tuning) {
+Draft UsByte(const Workload& work, const PiecewiseCost& line, const UsByteTuning& tuning) {
   HR_CHECK(tuning.unit_bytes > 0 && tuning.priorities.size() == work.size(), tuning.unit_bytes);
   Draft draft;
   std::vector<double> first_s(work.size());
@@ -171,7 +171,7 @@ Draft UsByte(const Workload& work, const CostLine& line, const UsByteTuning& tun
   return draft;
 }
 
-UsByteTuning SearchPriorities(const Workload& work, const CostLine& line,
+UsByteTuning SearchPriorities(const Workload& work, const PiecewiseCost& line,
                               std::uint64_t unit_bytes) {
   UsByteTuning best = InputFirst(work, unit_bytes);
   Pass pass(work, line, unit_bytes);
@@ -208,7 +208,7 @@ const PolicyTraits kUsByteTraits = {
     .barrier = false, .sizes_by_cost = true, .halves = false, .from_others = false};
 
 Draft UsByte(const Workload& work, const Route& route, const DraftOptions& options) {
-  const CostLine line = SteadyLine(route);
+  const PiecewiseCost line = SteadyLine(route);
   if (options.settings.unit_bytes > 0) {
     return UsByte(work, line, SearchPriorities(work, line, options.settings.unit_bytes));
   }
@@ -216,7 +216,7 @@ Draft UsByte(const Workload& work, const Route& route, const DraftOptions& optio
 }
 
 UsByteTuning TuneUsByte(const Workload& work, const Route& route) {
-  const CostLine line = SteadyLine(route);
+  const PiecewiseCost line = SteadyLine(route);
   struct Sized {
     double iteration_s;
     std::uint64_t unit_bytes;

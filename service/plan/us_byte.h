@@ -28,12 +28,13 @@ struct UsByteTuning {
 };
 
 // One schedule with given tuning, on the route's steady line.
-Draft UsByte(const Workload& work, const CostLine& line, const UsByteTuning& tuning);
+Draft UsByte(const Workload& work, const PiecewiseCost& line, const UsByteTuning& tuning);
 
 // The paper's search of priorities for one unit size: starting input first, each tensor l from the
 // back is tried whole before the gradients that appear meanwhile, and kept there if the iteration
 // gets shorter. Tensors without a block in phase 1 are passed over, as in the authors' code.
-UsByteTuning SearchPriorities(const Workload& work, const CostLine& line, std::uint64_t unit_bytes);
+UsByteTuning SearchPriorities(const Workload& work, const PiecewiseCost& line,
+                              std::uint64_t unit_bytes);
 
 // Finds the unit size too: a geometric grid with input-first priorities, then the search of
 // priorities for the best few sizes.

@@ -24,10 +24,10 @@ class MappingRequests {
 
   // Sends MapSegment or MapDeviceSegment and waits for the memory, as long as it takes. `token`
   // becomes its number, for ProgressOf.
-  template <typename Order>
-  kj::Promise<Result<SegmentMemory>> Map(Order order, RequestToken& token) {
-    order.token = token = tokens_.Next();
-    if (!mapping_.Send(std::move(order))) return Result<SegmentMemory>(Behind());
+  template <typename Request>
+  kj::Promise<Result<SegmentMemory>> Map(Request request, RequestToken& token) {
+    request.token = token = tokens_.Next();
+    if (!mapping_.Send(std::move(request))) return Result<SegmentMemory>(Behind());
     return mapped_.Add(token);
   }
   std::uint64_t ProgressOf(RequestToken token) const { return mapped_.ProgressOf(token); }

@@ -85,11 +85,11 @@ kj::Promise<void> SessionServer::registerSegment(RegisterSegmentContext context)
       });
 }
 
-template <typename Order>
-kj::Promise<Result<SegmentId>> SessionServer::Map(SegmentId id, Order order) {
-  order.session = session_;
-  order.uid = client_->process.uid;
-  return ports_.mapping.Map(std::move(order), mapping_)
+template <typename Request>
+kj::Promise<Result<SegmentId>> SessionServer::Map(SegmentId id, Request request) {
+  request.session = session_;
+  request.uid = client_->process.uid;
+  return ports_.mapping.Map(std::move(request), mapping_)
       .then([this, id](Result<SegmentMemory> memory) { return Add(id, kj::mv(memory)); });
 }
 

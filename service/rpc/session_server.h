@@ -62,9 +62,9 @@ class SessionServer final : public schema::Session::Server {
   kj::Promise<Result<SegmentId>> MapDevice(const DeviceHandle& handle, std::vector<UniqueFd> fds);
   // Books a segment that will hold `bytes` of memory, `size` of which are meant.
   Result<SegmentId> Reserve(std::uint64_t size, std::uint64_t bytes, MemoryAccounting::Kind kind);
-  // Has it mapped: the order says how, and gets the rest here.
-  template <typename Order>
-  kj::Promise<Result<SegmentId>> Map(SegmentId id, Order order);
+  // Has it mapped: the request says how, and gets the rest here.
+  template <typename Request>
+  kj::Promise<Result<SegmentId>> Map(SegmentId id, Request request);
   Result<SegmentId> Add(SegmentId id, Result<SegmentMemory> memory);
   kj::Promise<Status> Remove(SegmentId id);
   // Tensors on their way from a call to dispatch, a slice of them in a turn of the loop.

@@ -75,7 +75,7 @@ class Demand {
 };
 
 // How many iterations of each job a circle holds; nothing when no small circle fits them all.
-bool FindCircle(std::span<const Rhythm> jobs, double tolerance, Interleaving& found) {
+bool FindCircle(std::span<const Rhythm> jobs, double tolerance, Shifts& found) {
   for (std::uint32_t first = 1; first <= kTurnsMax; ++first) {
     found.circle_s = first * jobs[0].period_s;
     bool fits = true;
@@ -185,14 +185,14 @@ double ExcessOf(std::span<const Rhythm> jobs, double circle_s, std::span<const s
   return demand.Excess();
 }
 
-Interleaving Interleave(std::span<const Rhythm> jobs, const InterleaveLimits& limits) {
+Shifts Interleave(std::span<const Rhythm> jobs, const InterleaveLimits& limits) {
   HR_CHECK(jobs.size() >= 2 && jobs.size() <= kRhythmsMax, jobs.size());
-  Interleaving found;
+  Shifts found;
   for (const Rhythm& job : jobs) {
     if (!(job.period_s > 0)) return found;
   }
   if (!FindCircle(jobs, limits.tolerance, found)) {
-    found.verdict = Interleaving::Verdict::kNoCommonPeriod;
+    found.verdict = Shifts::Verdict::kNoCommonPeriod;
     return found;
   }
   double asked_s = 0;
@@ -200,10 +200,10 @@ Interleaving Interleave(std::span<const Rhythm> jobs, const InterleaveLimits& li
   found.excess_s = ExcessOf(jobs, found.circle_s, found.turns, found.shift_s);
   found.least_excess_s = found.excess_s;
   if (asked_s > limits.full * found.circle_s) {
-    found.verdict = Interleaving::Verdict::kLaneFull;
+    found.verdict = Shifts::Verdict::kLaneFull;
     return found;
   }
-  Interleaving shifted = found;
+  Shifts shifted = found;
   Demand placed(found.circle_s);
   placed.Add(jobs[0], found.turns[0], 0);
   for (std::size_t i = 1; i < jobs.size(); ++i) {
@@ -213,10 +213,10 @@ Interleaving Interleave(std::span<const Rhythm> jobs, const InterleaveLimits& li
   shifted.least_excess_s = placed.Excess();
   if (found.excess_s - shifted.least_excess_s < limits.margin * found.circle_s) return found;
   if (shifted.least_excess_s > limits.left * found.circle_s) {
-    found.verdict = Interleaving::Verdict::kLaneFull;
+    found.verdict = Shifts::Verdict::kLaneFull;
     return found;
   }
-  shifted.verdict = Interleaving::Verdict::kShift;
+  shifted.verdict = Shifts::Verdict::kShift;
   return shifted;
 }
 

@@ -76,7 +76,7 @@ struct InterleaveLimits {
   double left = 0.01;
 };
 
-struct Interleaving {
+struct Shifts {
   enum class Verdict : std::uint8_t {
     kShift,           // shift the jobs so
     kNoCommonPeriod,  // they meet in another way each time
@@ -103,7 +103,7 @@ struct Interleaving {
 // Two to kRhythmsMax jobs. Jobs are placed one after the other, each where it adds least to those
 // before it; of places that are equally good, in the middle of the widest stretch of them, where
 // jobs have most room to move before they meet again. Shifts are 0 unless the verdict is kShift.
-Interleaving Interleave(std::span<const Rhythm> jobs, const InterleaveLimits& limits = {});
+Shifts Interleave(std::span<const Rhythm> jobs, const InterleaveLimits& limits = {});
 
 // The excess on a circle that holds turns[i] iterations of job i, when job i is delayed by shift_s.
 double ExcessOf(std::span<const Rhythm> jobs, double circle_s, std::span<const std::uint32_t> turns,

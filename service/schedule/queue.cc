@@ -40,7 +40,7 @@ void UnifiedQueue::AddJob(JobId job, const JobShare& share) {
   HR_CHECK(place == jobs_.end() || (*place)->id != job, job.value);
   jobs_.insert(place, std::move(added));
   for (Lane& lane : lanes_) lane.waiting.reserve(jobs_.size());
-  explained_.reserve(kOrdersCount * jobs_.size());
+  explained_.reserve(kTrafficClassesCount * jobs_.size());
   SetPlannedInFlightMax(job, 1);
 }
 
@@ -76,15 +76,15 @@ void UnifiedQueue::SetPlannedInFlightMax(JobId job, std::uint64_t stages_max) {
   HR_CHECK(found != nullptr, job.value);
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     const std::uint64_t least = lanes_[i].terms.own_pace ? kOwnPaceStagesMax : 1;
-    found->entries[i].lines[static_cast<std::size_t>(Order::kPlanned)].in_flight_max =
+    found->entries[i].lines[static_cast<std::size_t>(TrafficClass::kPlanned)].in_flight_max =
         std::clamp(stages_max, least, kInFlightStagesMax);
   }
 }
 
-Wait UnifiedQueue::Push(const Stage& stage) {
+Wait UnifiedQueue::Push(const QueuedStage& stage) {
   Lane& lane = lanes_[stage.lane];
   Entry& entry = EntryOf(stage);
-  Line& line = entry.lines[static_cast<std::size_t>(stage.order)];
+  Line& line = entry.lines[static_cast<std::size_t>(stage.traffic_class)];
   HR_CHECK(!line.waiting.full(), stage.job.value, stage.token);
   if (!entry.active()) Activate(lane, entry);
   if (!entry.waits()) {
@@ -124,7 +124,7 @@ void UnifiedQueue::Activate(Lane& lane, Entry& entry) {
   clock.latest = std::max(clock.latest, entry.served);
 }
 
-std::optional<Stage> UnifiedQueue::Pick(std::uint8_t lane_index, TimeNs now) {
+std::optional<QueuedStage> UnifiedQueue::Pick(std::uint8_t lane_index, TimeNs now) {
   Lane& lane = lanes_[lane_index];
   lane.next_time = kNever;
   if (lane.waiting.empty()) return std::nullopt;
@@ -132,7 +132,7 @@ std::optional<Stage> UnifiedQueue::Pick(std::uint8_t lane_index, TimeNs now) {
   if (turn.entry == nullptr) return std::nullopt;
   Entry& entry = *turn.entry;
   Line& line = *turn.line;
-  const Stage stage = line.waiting.front();
+  const QueuedStage stage = line.waiting.front();
   // Not a smaller one of another job instead: large ones would never have their turn.
   if (!HasRoom(lane, stage)) return std::nullopt;
   NotePassedOver(lane, entry, line, now);
@@ -151,10 +151,10 @@ std::optional<Stage> UnifiedQueue::Pick(std::uint8_t lane_index, TimeNs now) {
   return stage;
 }
 
-void UnifiedQueue::Return(const Stage& stage) {
+void UnifiedQueue::Return(const QueuedStage& stage) {
   Lane& lane = lanes_[stage.lane];
   Entry& entry = EntryOf(stage);
-  Line& line = entry.lines[static_cast<std::size_t>(stage.order)];
+  Line& line = entry.lines[static_cast<std::size_t>(stage.traffic_class)];
   HR_CHECK(line.in_flight_stages > 0 && line.in_flight_bytes >= stage.bytes, stage.job.value,
            stage.token);
   line.in_flight_bytes -= stage.bytes;
@@ -164,15 +164,15 @@ void UnifiedQueue::Return(const Stage& stage) {
   if (!entry.active()) --lane.clocks[entry.priority].active;
 }
 
-bool UnifiedQueue::Remove(const Stage& stage) {
+bool UnifiedQueue::Remove(const QueuedStage& stage) {
   Job* const job = FindJob(stage.job);
   if (job == nullptr) return false;
   Lane& lane = lanes_[stage.lane];
   Entry& entry = job->entries[stage.lane];
-  Line& line = entry.lines[static_cast<std::size_t>(stage.order)];
+  Line& line = entry.lines[static_cast<std::size_t>(stage.traffic_class)];
   const auto found =
       std::find_if(line.waiting.begin(), line.waiting.end(),
-                   [&stage](const Stage& other) { return other.token == stage.token; });
+                   [&stage](const QueuedStage& other) { return other.token == stage.token; });
   if (found == line.waiting.end()) return false;
   line.waiting.erase(found);
   TookOut(lane, entry, line);
@@ -190,10 +190,11 @@ void UnifiedQueue::TookOut(Lane& lane, Entry& entry, Line& line) {
   lane.waiting.pop_back();
 }
 
-std::optional<Stage> UnifiedQueue::Head(JobId job, Order order, std::uint8_t lane) const {
+std::optional<QueuedStage> UnifiedQueue::Head(JobId job, TrafficClass traffic_class,
+                                              std::uint8_t lane) const {
   const Job* const found = FindJob(job);
   if (found == nullptr) return std::nullopt;
-  const Line& line = found->entries[lane].lines[static_cast<std::size_t>(order)];
+  const Line& line = found->entries[lane].lines[static_cast<std::size_t>(traffic_class)];
   if (line.waiting.empty()) return std::nullopt;
   return line.waiting.front();
 }
@@ -232,7 +233,7 @@ UnifiedQueue::Job* UnifiedQueue::FindJob(JobId job) const {
   return found != jobs_.end() && (*found)->id == job ? found->get() : nullptr;
 }
 
-UnifiedQueue::Entry& UnifiedQueue::EntryOf(const Stage& stage) {
+UnifiedQueue::Entry& UnifiedQueue::EntryOf(const QueuedStage& stage) {
   Job* const job = FindJob(stage.job);
   HR_CHECK(job != nullptr, stage.job.value, stage.token);
   return job->entries[stage.lane];
@@ -244,7 +245,7 @@ bool UnifiedQueue::HasCredit(const Lane& lane, const Line& line) {
           line.in_flight_bytes + line.waiting.front().bytes <= lane.terms.credit_bytes);
 }
 
-bool UnifiedQueue::HasRoom(const Lane& lane, const Stage& stage) {
+bool UnifiedQueue::HasRoom(const Lane& lane, const QueuedStage& stage) {
   return !lane.terms.own_pace || lane.in_flight_stages < kOwnPaceStagesMax ||
          lane.in_flight_bytes + stage.bytes <= kOwnPaceBytesMax;
 }

@@ -25,7 +25,7 @@ Json StagesJson(const ipc::FlightRow& row, const ipc::BoardReading& reading, con
   for (std::size_t i = 0; i < count; ++i) {
     const ipc::FlightStage& stage = row.stages[i];
     stages.push_back({{"lane", JsonText(LaneName(stage.lane, reading))},
-                      {"step", stage.step},
+                      {"stage", stage.stage},
                       {"queued", scale.After(row.first_post_ns, stage.queued_us)},
                       {"begin", scale.After(row.first_post_ns, stage.begin_us)},
                       {"end", scale.After(row.first_post_ns, stage.end_us)}});

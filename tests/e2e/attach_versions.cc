@@ -16,10 +16,10 @@ namespace {
 support::Answered Attach(support::Caller& caller, int protocol, int channel) {
   const ipc::Channel::Created created = ipc::Channel::Create().value();
   created.channel.layout().header.version += static_cast<std::uint32_t>(channel);
-  support::AttachWish wish;
-  wish.protocol_version += static_cast<std::uint32_t>(protocol);
-  wish.channel = created.fd.get();
-  support::Attached attached = caller.Attach(wish);
+  support::AttachCall fields;
+  fields.protocol_version += static_cast<std::uint32_t>(protocol);
+  fields.channel = created.fd.get();
+  support::Attached attached = caller.Attach(fields);
   if (attached.code == Code::kOk) return caller.Leave(attached.session);
   return {attached.code, attached.text};
 }

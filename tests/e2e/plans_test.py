@@ -102,12 +102,12 @@ class Plans(unittest.TestCase):
         self.assertIn("node b", output)
 
     def test_another_policy_reaches_every_node_of_a_job_that_trains(self) -> None:
-        ranks = self.start("wish")
-        first = [self.plan(node, "wish", "exact") for node in range(2)]
+        ranks = self.start("policies")
+        first = [self.plan(node, "policies", "exact") for node in range(2)]
         self.assertEqual(first[0]["hash"], first[1]["hash"])
-        code, text = self.services[1].ctl("policy", "wish", "bytescheduler")
+        code, text = self.services[1].ctl("policy", "policies", "bytescheduler")
         self.assertEqual(code, 0, text)
-        then = [self.plan(node, "wish", "bytescheduler") for node in range(2)]
+        then = [self.plan(node, "policies", "bytescheduler") for node in range(2)]
         self.assertEqual(then[0]["from_iteration"], then[1]["from_iteration"])
         self.assertEqual(then[0]["hash"], then[1]["hash"])
         self.assertTrue(all(rank.poll() is None for rank in ranks))

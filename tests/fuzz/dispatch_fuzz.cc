@@ -104,34 +104,34 @@ class Trial {
   }
 
   void Step(Script& script) {
-    const auto action = script.Take<std::uint8_t>();
+    const auto action = script.Read<std::uint8_t>();
     const std::uint32_t rank = action % kRanks;
     if (gone_[rank] && action < 0xe8) return;
     support::ClientEnd& client = *clients_[rank];
     if (action < 0x70) {
-      client.Post(LikelyRecord(script.Take<std::uint8_t>(), rank), true);
+      client.Post(LikelyRecord(script.Read<std::uint8_t>(), rank), true);
     } else if (action < 0x80) {
-      client.Post(MessagesRecord(script.Take<std::uint8_t>(), client), true);
+      client.Post(MessagesRecord(script.Read<std::uint8_t>(), client), true);
     } else if (action < 0xa0) {
-      client.Post(script.Take<ipc::Record>(), true);
+      client.Post(script.Read<ipc::Record>(), true);
     } else if (action < 0xc0) {
       node_.TurnDispatch();
     } else if (action < 0xd0) {
       node_.TurnLane();
     } else if (action < 0xd8) {
-      client.PostGarbage(script.Take<std::uint64_t>());
+      client.PostGarbage(script.Read<std::uint64_t>());
       // No honest commit follows; the session ends when the service reads it.
     } else if (action < 0xdc) {
-      Close(rank, script.Take<std::uint8_t>() % 2 == 0);
+      Close(rank, script.Read<std::uint8_t>() % 2 == 0);
     } else if (action >= 0xe8 && action < 0xea) {
       node_.rpc().full = action % 2 == 0;
       node_.peers().full = action % 2 == 0;
     } else if (action >= 0xea && action < 0xec) {
       node_.watch_tap().full = action % 2 == 0;
     } else if (action >= 0xec && action < 0xf0) {
-      node_.Stall(script.Take<std::uint8_t>() * kSecond);
+      node_.Stall(script.Read<std::uint8_t>() * kSecond);
     } else if (action >= 0xf0) {
-      node_.Advance(script.Take<std::uint8_t>() * kSecond);
+      node_.Advance(script.Read<std::uint8_t>() * kSecond);
     } else {
       node_.Settle();
     }

@@ -34,8 +34,8 @@ const support::JobSpec kJob{
 
 void Spoil(service::OpenJob& open, Script& script) {
   service::Agreement& agreement = open.agreement;
-  const auto field = script.Take<std::uint8_t>();
-  const auto value = script.Take<std::uint64_t>();
+  const auto field = script.Read<std::uint8_t>();
+  const auto value = script.Read<std::uint64_t>();
   const auto small = static_cast<std::uint32_t>(value);
   service::AgreedNode& node = agreement.nodes[(field >> 4U) % agreement.nodes.size()];
   switch (field % 16) {
@@ -111,7 +111,7 @@ class FollowerTrial {
   }
 
   void Step(Script& script) {
-    const auto action = script.Take<std::uint8_t>();
+    const auto action = script.Read<std::uint8_t>();
     const bool spoiled = action >= 0x80;
     switch (action % 12) {
       case 0:
@@ -129,21 +129,21 @@ class FollowerTrial {
       case 4:
         Deliver(service::AnnouncePlanSwitch{
             .job = 1,
-            .version = spoiled ? script.Take<std::uint32_t>() : 1,
-            .from_iteration = spoiled ? script.Take<std::uint64_t>() : 1});
+            .version = spoiled ? script.Read<std::uint32_t>() : 1,
+            .from_iteration = spoiled ? script.Read<std::uint64_t>() : 1});
         break;
       case 5:
         Deliver(service::AnnounceRankLeft{.job = 1,
-                                          .rank = spoiled ? script.Take<std::uint32_t>() : 1,
-                                          .posted = script.Take<std::uint64_t>(),
-                                          .iterations = script.Take<std::uint64_t>(),
+                                          .rank = spoiled ? script.Read<std::uint32_t>() : 1,
+                                          .posted = script.Read<std::uint64_t>(),
+                                          .iterations = script.Read<std::uint64_t>(),
                                           .cause = "left"});
         break;
       case 6:
-        Post(script.Take<std::uint8_t>());
+        Post(script.Read<std::uint8_t>());
         break;
       case 7:
-        cluster_.Advance(script.Take<std::uint8_t>() * kMillisecond);
+        cluster_.Advance(script.Read<std::uint8_t>() * kMillisecond);
         break;
       case 8:
         Deliver(service::AnnounceJobFailed{.job = 1, .cause = "says so"});
@@ -152,7 +152,7 @@ class FollowerTrial {
         Deliver(service::CloseJob{1});
         break;
       case 10:
-        follower_.Expire(script.Take<std::uint8_t>() * kSecond);
+        follower_.Expire(script.Read<std::uint8_t>() * kSecond);
         break;
       default:
         Steer(script);
@@ -192,7 +192,7 @@ class FollowerTrial {
   service::StartJob Start(Script& script, bool spoiled) {
     service::StartJob start{.job = 1, .costs = {{20e-6, 1e-9}}, .hash = 0};
     if (spoiled) start.costs[0] = {script.Seconds(), script.Seconds()};
-    if (spoiled) start.costs.resize(script.Take<std::uint8_t>() % 3, {20e-6, 1e-9});
+    if (spoiled) start.costs.resize(script.Read<std::uint8_t>() % 3, {20e-6, 1e-9});
     service::Agreement agreed = agreement_;
     agreed.costs = start.costs;
     start.hash = HashOf(agreed);
@@ -203,18 +203,18 @@ class FollowerTrial {
         plan::Canonical(*support::PlanOf({{{2, 0, 30}}, {{0, 0, 10}, {1, 0, 20}}}, 1));
     service::PlanPiece piece{.job = 1, .version = 1, .index = 0, .last = true, .text = nullptr};
     if (spoiled) {
-      piece.version = script.Take<std::uint32_t>() % 3;
-      piece.index = script.Take<std::uint8_t>() % 3;
-      piece.last = script.Take<std::uint8_t>() % 4 != 0;
-      text[script.Take<std::uint16_t>() % text.size()] = script.Take<char>();
+      piece.version = script.Read<std::uint32_t>() % 3;
+      piece.index = script.Read<std::uint8_t>() % 3;
+      piece.last = script.Read<std::uint8_t>() % 4 != 0;
+      text[script.Read<std::uint16_t>() % text.size()] = script.Read<char>();
     }
     piece.text = std::make_shared<const std::string>(std::move(text));
     return piece;
   }
   void Steer(Script& script) {
     service::Steering steering{
-        .kind = static_cast<SteeringKind>(1 + script.Take<std::uint8_t>() % 9),
-        .value = script.Take<std::uint64_t>(),
+        .kind = static_cast<SteeringKind>(1 + script.Read<std::uint8_t>() % 9),
+        .value = script.Read<std::uint64_t>(),
         .uid = 0,
         .node = "b"};
     // The wire lets nothing else through.
@@ -290,9 +290,9 @@ class LeaderTrial {
   }
 
   void Step(Script& script) {
-    const auto action = script.Take<std::uint8_t>();
+    const auto action = script.Read<std::uint8_t>();
     const service::NodeId node = 1 + action / 64U % 2;
-    const std::uint32_t job = action >= 0x80 ? script.Take<std::uint8_t>() % 4U : 1;
+    const std::uint32_t job = action >= 0x80 ? script.Read<std::uint8_t>() % 4U : 1;
     const auto say = [&](const service::PeerMessage& message) {
       leader_.Handle(node, message, ++now_);
     };
@@ -307,8 +307,8 @@ class LeaderTrial {
         say(service::ReportRankAttached{
             .job = job,
             .rank = action < 0x80 ? static_cast<std::uint32_t>(node - 1)
-                                  : script.Take<std::uint8_t>() % 4U,
-            .after_epoch = action < 0x80 ? 0 : script.Take<std::uint8_t>() % 3U});
+                                  : script.Read<std::uint8_t>() % 4U,
+            .after_epoch = action < 0x80 ? 0 : script.Read<std::uint8_t>() % 3U});
         break;
       case 2:
         say(service::JobOpened{.job = job});
@@ -326,7 +326,7 @@ class LeaderTrial {
       case 6:
         say(service::ReportTimesSeen{
             .job = job,
-            .seen = support::SeenAt(script.Take<std::uint8_t>(), 3, 1e-3, 1e-3, {1e-5, 1e-9})});
+            .seen = support::SeenAt(script.Read<std::uint8_t>(), 3, 1e-3, 1e-3, {1e-5, 1e-9})});
         break;
       case 7:
         say(service::RequestPolicy{.job = job, .policy = plan::Policy::kBsp});
@@ -345,7 +345,7 @@ class LeaderTrial {
         say(service::ReportJobFailed{.job = job, .code = Code::kCancelled, .cause = "broke"});
         break;
       case 12:
-        say(service::ReportRankLost{.job = job, .rank = script.Take<std::uint8_t>()});
+        say(service::ReportRankLost{.job = job, .rank = script.Read<std::uint8_t>()});
         break;
       case 13:
         say(service::RequestSteering{.job = job, .steering = {.kind = SteeringKind::kDrain}});
@@ -412,7 +412,7 @@ class LeaderTrial {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
   Script script(bytes, size);
-  if (script.Take<std::uint8_t>() % 2 == 0) {
+  if (script.Read<std::uint8_t>() % 2 == 0) {
     fuzz::Play<FollowerTrial>(script);
   } else {
     fuzz::Play<LeaderTrial>(script);

@@ -32,7 +32,7 @@ void Check(const service::Steering& steering) {
       service::CheckNodeSteering(static_cast<std::uint8_t>(steering.kind), steering.value).ok(),
       steering.value);
 }
-void Check(const service::RequestSteering& wish) { Check(wish.steering); }
+void Check(const service::RequestSteering& request) { Check(request.steering); }
 void Check(const service::AnnounceSteering& steer) { Check(steer.steering); }
 void Check(const service::ReportLayout& handed) {
   HR_CHECK(handed.layout != nullptr && service::CheckLayout(*handed.layout).ok());

@@ -17,7 +17,7 @@ class Script {
   bool empty() const { return left_ == 0; }
 
   template <typename Number>
-  Number Take() {
+  Number Read() {
     Number number{};
     const std::size_t size = std::min(left_, sizeof number);
     if (size > 0) std::memcpy(static_cast<void*>(&number), bytes_, size);
@@ -25,7 +25,7 @@ class Script {
     left_ -= size;
     return number;
   }
-  double Seconds() { return std::bit_cast<double>(Take<std::uint64_t>()); }
+  double Seconds() { return std::bit_cast<double>(Read<std::uint64_t>()); }
 
  private:
   const std::uint8_t* bytes_;

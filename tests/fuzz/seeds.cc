@@ -290,7 +290,7 @@ void WritePeerMessages() {
                                             .layout = std::make_shared<const Layout>(LayoutOf()),
                                             .policy = plan::Policy::kExact}));
   Write("peer/times", BytesOf(TimesOf()));
-  Write("peer/wish", BytesOf(RequestPolicy{.job = 1, .policy = plan::Policy::kBsp}));
+  Write("peer/policy_request", BytesOf(RequestPolicy{.job = 1, .policy = plan::Policy::kBsp}));
   Write("peer/hold", BytesOf(ReportPlanAck{.job = 1, .version = 1, .hash = 5, .iteration = 41}));
   Write("peer/open", BytesOf(OpenOf()));
   Write("peer/start", BytesOf(StartJob{.job = 1, .costs = {{1e-5, 1e-9}}, .hash = 5}));
@@ -298,7 +298,7 @@ void WritePeerMessages() {
         BytesOf(PlanPiece{.job = 1, .version = 1, .index = 0, .last = true, .text = text}));
   Write("peer/switch",
         BytesOf(AnnouncePlanSwitch{.job = 1, .version = 1, .from_iteration = 1, .before_s = 0.5}));
-  Write("peer/wish_steering", BytesOf(RequestSteering{.job = 1, .steering = weight}));
+  Write("peer/policy_request_steering", BytesOf(RequestSteering{.job = 1, .steering = weight}));
   Write("peer/steer", BytesOf(AnnounceSteering{.job = 1, .steering = weight}));
   Write("peer/tell_late", BytesOf(ReportRankLate{.job = 1, .text = "rank 1 is late"}));
   Write("peer/hear_late", BytesOf(AnnounceRankLate{.job = 1, .text = "rank 1 is late"}));

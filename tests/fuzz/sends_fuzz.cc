@@ -25,7 +25,7 @@ class Trial {
   static constexpr std::size_t kStepsMax = 1000;
 
   explicit Trial(Script& script)
-      : cluster_({.nodes_count = 2, .rails_count = 1U + script.Take<std::uint8_t>() % 3U}) {
+      : cluster_({.nodes_count = 2, .rails_count = 1U + script.Read<std::uint8_t>() % 3U}) {
     job_.world_size = 2 * kRanks;
     for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
       clients_[rank] = &cluster_.node(0).Attach(job_, rank);
@@ -37,15 +37,15 @@ class Trial {
   }
 
   void Step(Script& script) {
-    const std::uint8_t action = script.Take<std::uint8_t>();
+    const std::uint8_t action = script.Read<std::uint8_t>();
     if (action < 0x60) {
-      Post(action % kRanks, script.Take<std::uint8_t>());
+      Post(action % kRanks, script.Read<std::uint8_t>());
     } else if (action < 0xb8) {
       Deliver(action, script);
     } else if (action < 0xd0) {
       SendData(script);
     } else if (action < 0xe0) {
-      cluster_.Advance(script.Take<std::uint8_t>() * kMillisecond);
+      cluster_.Advance(script.Read<std::uint8_t>() * kMillisecond);
     } else if (action < 0xe8) {
       Close(action % kRanks, action % 4 < 2);
     } else if (action < 0xf0) {
@@ -104,10 +104,10 @@ class Trial {
   }
 
   void Deliver(std::uint8_t action, Script& script) {
-    const std::uint8_t choice = script.Take<std::uint8_t>();
+    const std::uint8_t choice = script.Read<std::uint8_t>();
     service::SendNotice notice{
         .kind = static_cast<service::SendNoticeKind>(1 + action % 7),
-        .send = service::kSendNamesBegin + script.Take<std::uint8_t>() % 8U,
+        .send = service::kSendNamesBegin + script.Read<std::uint8_t>() % 8U,
         .source = 2 + choice % 2U,
         .target = choice / 2 % 2U,
         .tag = choice / 4 % 2U,
@@ -115,7 +115,7 @@ class Trial {
         .dtype = choice % 16 == 14 ? DType::kInt64 : DType::kFloat32,
         .on_gpu = choice % 32 == 13,
         .ready = choice % 16 != 12,
-        .blocks = script.Take<std::uint8_t>() % 4U,
+        .blocks = script.Read<std::uint8_t>() % 4U,
         .code = static_cast<Code>(choice / 16 % 8),
         .cause = "the other node says so"};
     if (!notice.FromSender()) {
@@ -143,8 +143,8 @@ class Trial {
   // Bytes of a send of the other node, as a node sends them that does as it likes: perhaps before
   // they may go, of another size, or twice.
   void SendData(Script& script) {
-    const std::uint8_t choice = script.Take<std::uint8_t>();
-    const std::uint64_t name = service::kSendNamesBegin + script.Take<std::uint8_t>() % 8U;
+    const std::uint8_t choice = script.Read<std::uint8_t>();
+    const std::uint64_t name = service::kSendNamesBegin + script.Read<std::uint8_t>() % 8U;
     constexpr std::uint64_t kCounts[] = {0, 4, 5, 6, 8, 16, 20, 1000};
     const std::uint64_t count = kCounts[choice % std::size(kCounts)];
     const transport::MessageHeader header{.key = support::HandDrivenCluster::KeyOf(job_.id),
@@ -164,8 +164,8 @@ class Trial {
 
   // A message of notices that need be none.
   void SendBytes(Script& script) {
-    std::vector<std::byte> bytes(1U + script.Take<std::uint8_t>());
-    for (std::byte& each : bytes) each = static_cast<std::byte>(script.Take<std::uint8_t>());
+    std::vector<std::byte> bytes(1U + script.Read<std::uint8_t>());
+    for (std::byte& each : bytes) each = static_cast<std::byte>(script.Read<std::uint8_t>());
     const transport::MessageHeader header{.key = support::HandDrivenCluster::KeyOf(job_.id),
                                           .epoch = 1,
                                           .plan_version = 1,

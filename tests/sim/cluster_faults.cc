@@ -7,24 +7,24 @@
 
 namespace headrace::sim {
 
-void ClusterSimulation::CloseRank(Seat& seat, bool orderly, bool exited) {
+void ClusterSimulation::CloseRank(RankSlot& slot, bool orderly, bool exited) {
   const std::string cause = orderly ? "left the job" : "exited or was killed";
-  Rank& rank = *seat.rank;
+  Rank& rank = *slot.rank;
   Trace(fmt::format("{} {}", rank.Name(), cause));
-  cluster_.node(seat.node).Close(rank.client(), orderly, cause);
-  services_[seat.node]->OnRankEnded(seat.identity, orderly, cause, exited);
+  cluster_.node(slot.node).Close(rank.client(), orderly, cause);
+  services_[slot.node]->OnRankEnded(slot.identity, orderly, cause, exited);
   rank.closed = true;
   rank.orderly = orderly;
-  seat.exited = exited;
+  slot.exited = exited;
 }
 
 void ClusterSimulation::LoseRank() {
   Job& job = jobs_[dice_.Below(jobs_.size())];
-  Seat& seat = job.seats[dice_.Below(job.seats.size())];
-  if (!seat.IsLive()) return;
+  RankSlot& slot = job.slots[dice_.Below(job.slots.size())];
+  if (!slot.IsLive()) return;
   const bool orderly = dice_.Chance(40);
-  Blame(job, fmt::format("rank {}", seat.rank->client().rank()), orderly ? kNever : 0);
-  CloseRank(seat, orderly);
+  Blame(job, fmt::format("rank {}", slot.rank->client().rank()), orderly ? kNever : 0);
+  CloseRank(slot, orderly);
 }
 
 void ClusterSimulation::HarmNodes() {
@@ -47,7 +47,7 @@ void ClusterSimulation::KillNode(std::size_t node) {
                     told ? "" : ", and nobody is told"));
   for (Job& job : jobs_) {
     if (TakesPart(job, node)) Blame(job, "node " + NameOf(node), lines_.detection_ns());
-    for (Seat& seat : job.seats) seat.dead |= seat.node == node && seat.rank != nullptr;
+    for (RankSlot& slot : job.slots) slot.dead |= slot.node == node && slot.rank != nullptr;
     // Nobody will be there.
     if (!job.leader && HasRanks(job, node)) Blame(job, "", kNever);
   }
@@ -155,7 +155,8 @@ std::optional<std::string> ClusterSimulation::StandStill() {
   // Nobody is there to notice it for a job that has nothing elsewhere.
   const auto reaches_others = [node](const Job& job) {
     return job.served || job.leader != node ||
-           std::ranges::any_of(job.seats, [node](const Seat& seat) { return seat.node != node; });
+           std::ranges::any_of(job.slots,
+                               [node](const RankSlot& slot) { return slot.node != node; });
   };
   for (Job& job : jobs_) {
     if (!noticed || !TakesPart(job, node) || !reaches_others(job)) continue;
@@ -179,13 +180,13 @@ std::optional<std::string> ClusterSimulation::StandStill() {
 
 void ClusterSimulation::PostWhatIsMissing(Job& job) {
   std::uint64_t most = 0;
-  for (const Seat& seat : job.seats) {
-    if (seat.rank) most = std::max(most, seat.rank->posted());
+  for (const RankSlot& slot : job.slots) {
+    if (slot.rank) most = std::max(most, slot.rank->posted());
   }
-  for (Seat& seat : job.seats) {
-    bool room = seat.IsLive() && job.deadline_ns == kNever;
-    while (room && seat.rank->posted() < most) {
-      room = seat.rank->Post(Rank::Manner::kHonest, Timeout(), dice_);
+  for (RankSlot& slot : job.slots) {
+    bool room = slot.IsLive() && job.deadline_ns == kNever;
+    while (room && slot.rank->posted() < most) {
+      room = slot.rank->Post(Rank::Manner::kHonest, Timeout(), dice_);
     }
   }
 }
@@ -213,7 +214,7 @@ std::optional<std::string> ClusterSimulation::Intrude() {
   header.sender = static_cast<std::uint16_t>(dice_.Below(8));
   if (!services_[node]) return std::nullopt;
   const auto number = job.numbers.find(node);
-  const bool steady = !ledger_.IsBlamed(job.id) && number != job.numbers.end();
+  const bool steady = !checker_.IsBlamed(job.id) && number != job.numbers.end();
   if (steady && dice_.Chance(70)) {
     const auto links = services_[node]->LinksOf(number->second);
     if (!links || !services_[node]->HasFormed(number->second)) return std::nullopt;

@@ -5,13 +5,13 @@
 
 namespace headrace::sim {
 
-void ClusterSimulation::PostMessages(Job& job, Seat& seat) {
+void ClusterSimulation::PostMessages(Job& job, RankSlot& slot) {
   // A send of a job that never forms ends it, as its operations do: it needs the ranks all the
   // same.
   for (std::uint64_t left = dice_.Between(1, 4); left > 0; --left) {
     const bool spoiled = mood_ == ClusterMood::kQuarrel && dice_.Chance(4);
-    if (spoiled) Blame(job, fmt::format("rank {}", seat.rank->client().rank()), kNever);
-    seat.rank->PostMessage(messages_, spoiled, Timeout(), dice_);
+    if (spoiled) Blame(job, fmt::format("rank {}", slot.rank->client().rank()), kNever);
+    slot.rank->PostMessage(messages_, spoiled, Timeout(), dice_);
   }
 }
 
@@ -20,19 +20,19 @@ std::optional<std::string> ClusterSimulation::AnswerMessages() {
   for (int patience = 0; patience < 200; ++patience) {
     bool any = false;
     for (Job& job : jobs_) {
-      for (Seat& seat : job.seats) {
-        if (!seat.IsLive()) continue;
-        const std::optional<Rank::OtherSide> side = seat.rank->FirstOtherSide();
-        if (!side || !job.seats[side->rank].IsLive()) continue;
+      for (RankSlot& slot : job.slots) {
+        if (!slot.IsLive()) continue;
+        const std::optional<Rank::OtherSide> side = slot.rank->FirstOtherSide();
+        if (!side || !job.slots[side->rank].IsLive()) continue;
         any = true;
         // A send may have been received, and its node has yet to hear of it.
-        for (int i = 0; i < 10 && seat.rank->IsOpen(side->record); ++i) {
+        for (int i = 0; i < 10 && slot.rank->IsOpen(side->record); ++i) {
           Advance(kMillisecond);
           if (auto wrong = Check()) return wrong;
         }
-        if (!seat.rank->IsOpen(side->record)) continue;
-        job.seats[side->rank].rank->Answer(messages_, *side, Timeout(), dice_);
-        for (int i = 0; i < 50 && seat.rank->IsOpen(side->record); ++i) {
+        if (!slot.rank->IsOpen(side->record)) continue;
+        job.slots[side->rank].rank->Answer(messages_, *side, Timeout(), dice_);
+        for (int i = 0; i < 50 && slot.rank->IsOpen(side->record); ++i) {
           Advance(kMillisecond);
           if (auto wrong = Check()) return wrong;
         }

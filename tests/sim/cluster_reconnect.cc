@@ -9,16 +9,16 @@ namespace headrace::sim {
 
 // Each of its ranks was in the job and knows that it is lost, and all services are there again.
 bool ClusterSimulation::CanReconnect(const Job& job) const {
-  if (!ledger_.IsBlamed(job.id) || job.came_back) return false;
+  if (!checker_.IsBlamed(job.id) || job.came_back) return false;
   if (job.leader && !Runs(*job.leader)) return false;
   const bool has_server = std::ranges::any_of(servers_, [&](const auto& server) {
     return server.second == job.leader && Runs(server.first);
   });
   if (job.served && !has_server) return false;
-  return std::ranges::all_of(job.seats, [&](const Seat& seat) {
-    if (!seat.rank || !Runs(seat.node)) return false;
-    return seat.dead ||
-           (!seat.rank->closed && services_[seat.node]->HasFailed(job.numbers.at(seat.node)));
+  return std::ranges::all_of(job.slots, [&](const RankSlot& slot) {
+    if (!slot.rank || !Runs(slot.node)) return false;
+    return slot.dead ||
+           (!slot.rank->closed && services_[slot.node]->HasFailed(job.numbers.at(slot.node)));
   });
 }
 
@@ -36,8 +36,8 @@ void ClusterSimulation::BeginReconnects(double percent) {
             .served = before.served,
             .values = before.values,
             .life_before = i};
-    for (const Seat& seat : before.seats) {
-      job.seats.push_back({.node = seat.node, .after_epoch = seat.epoch});
+    for (const RankSlot& slot : before.slots) {
+      job.slots.push_back({.node = slot.node, .after_epoch = slot.epoch});
     }
     Trace(fmt::format("{} goes on as job {}", job.name, job.id.value));
     Enroll(std::move(job));
@@ -47,9 +47,9 @@ void ClusterSimulation::BeginReconnects(double percent) {
 bool ClusterSimulation::LeavesLifeBefore(Job& job, std::uint32_t rank) {
   if (!job.life_before) return true;
   Job& before = jobs_[*job.life_before];
-  if (Seat& seat = before.seats[rank]; seat.IsLive()) CloseRank(seat, false);
-  return std::ranges::none_of(before.seats, [&](const Seat& seat) {
-    return seat.node == job.seats[rank].node && seat.IsLive();
+  if (RankSlot& slot = before.slots[rank]; slot.IsLive()) CloseRank(slot, false);
+  return std::ranges::none_of(before.slots, [&](const RankSlot& slot) {
+    return slot.node == job.slots[rank].node && slot.IsLive();
   });
 }
 
@@ -65,7 +65,7 @@ std::optional<std::string> ClusterSimulation::ReconnectAll() {
     for (std::uint32_t rank = 0; rank < jobs_[i].world_size; ++rank) ranks.emplace_back(i, rank);
   }
   const auto attached = [this](const auto& who) {
-    return jobs_[who.first].seats[who.second].rank != nullptr;
+    return jobs_[who.first].slots[who.second].rank != nullptr;
   };
   while (!std::ranges::all_of(ranks, attached)) {
     const auto [i, rank] = ranks[dice_.Below(ranks.size())];
@@ -88,10 +88,10 @@ std::optional<std::string> ClusterSimulation::CheckEpochs() const {
       if (!services_[node] || !services_[node]->HasFormed(number)) continue;
       const auto links = services_[node]->LinksOf(number);
       if (!links) continue;
-      for (const Seat& seat : job.seats) {
-        if (links->epoch > seat.after_epoch) continue;
+      for (const RankSlot& slot : job.slots) {
+        if (links->epoch > slot.after_epoch) continue;
         return fmt::format("job {}: goes on in epoch {} after epoch {}", job.id.value, links->epoch,
-                           seat.after_epoch);
+                           slot.after_epoch);
       }
     }
   }

@@ -27,7 +27,7 @@ ClusterSimulation::ClusterSimulation(std::uint64_t seed, ClusterMood mood)
       cluster_(AnyCluster()),
       timeline_(cluster_.now()),
       lines_(timeline_, dice_, kDetection),
-      ledger_(Ledger::Arithmetic::kReference) {
+      checker_(CompletionChecker::Arithmetic::kReference) {
   const std::size_t count = cluster_.nodes_count();
   services_.resize(count);
   sessions_.resize(count);
@@ -101,7 +101,7 @@ void ClusterSimulation::AddJob(const std::string& name, const std::vector<std::s
   if (dice_.Chance(50)) job.values = Values::kRough;
   const std::size_t only = nodes[dice_.Below(nodes.size())];
   for (std::uint32_t rank = 0; rank < job.world_size; ++rank) {
-    job.seats.push_back({.node = job.leader ? nodes[dice_.Below(nodes.size())] : only});
+    job.slots.push_back({.node = job.leader ? nodes[dice_.Below(nodes.size())] : only});
   }
   if (dice_.Chance(50)) job.model = AnyModel(dice_);
   Enroll(std::move(job));
@@ -112,18 +112,18 @@ void ClusterSimulation::Enroll(Job job) {
     NodeSums sums{.ranks = {}, .algorithm = algorithms_[*job.leader], .served = job.served};
     std::map<std::size_t, std::size_t> places;  // of nodes, by their lowest rank
     for (std::uint32_t rank = 0; rank < job.world_size; ++rank) {
-      const auto place = places.try_emplace(job.seats[rank].node, places.size()).first->second;
+      const auto place = places.try_emplace(job.slots[rank].node, places.size()).first->second;
       sums.ranks.resize(places.size());
       sums.ranks[place].push_back(rank);
     }
-    ledger_.AddJobOfNodes(job.id, job.world_size, std::move(sums));
+    checker_.AddJobOfNodes(job.id, job.world_size, std::move(sums));
   } else {
-    ledger_.AddJob(job.id, job.world_size);
+    checker_.AddJob(job.id, job.world_size);
   }
   jobs_.push_back(std::move(job));
   Job& added = jobs_.back();
-  for (const Seat& seat : added.seats) {
-    if (added.leader && salted_ == seat.node) Blame(added, "node " + NameOf(seat.node), kNever);
+  for (const RankSlot& slot : added.slots) {
+    if (added.leader && salted_ == slot.node) Blame(added, "node " + NameOf(slot.node), kNever);
   }
 }
 
@@ -178,7 +178,7 @@ std::optional<std::string> ClusterSimulation::Act() {
   if (dice_.Chance(10)) {
     Job& job = jobs_[dice_.Below(jobs_.size())];
     // Who was refused is found by those who miss it.
-    if (!ledger_.IsBlamed(job.id)) {
+    if (!checker_.IsBlamed(job.id)) {
       return AttachRank(job, static_cast<std::uint32_t>(dice_.Below(job.world_size)));
     }
     return std::nullopt;
@@ -213,11 +213,11 @@ void ClusterSimulation::ActBadly() {
 }
 
 std::optional<std::string> ClusterSimulation::AttachRank(Job& job, std::uint32_t rank) {
-  Seat& seat = job.seats[rank];
-  if (seat.rank || !Runs(seat.node) || !LeavesLifeBefore(job, rank)) return std::nullopt;
-  SimulatedService& service = *services_[seat.node];
-  support::HandDrivenNode& node = cluster_.node(seat.node);
-  const auto [number, is_new] = job.numbers.try_emplace(seat.node);
+  RankSlot& slot = job.slots[rank];
+  if (slot.rank || !Runs(slot.node) || !LeavesLifeBefore(job, rank)) return std::nullopt;
+  SimulatedService& service = *services_[slot.node];
+  support::HandDrivenNode& node = cluster_.node(slot.node);
+  const auto [number, is_new] = job.numbers.try_emplace(slot.node);
   if (is_new) number->second = service.NextJob();
   support::JobSpec spec{.id = number->second,
                         .name = job.name,
@@ -227,18 +227,18 @@ std::optional<std::string> ClusterSimulation::AttachRank(Job& job, std::uint32_t
   if (const Status status = service.CheckAttach(spec, rank); !status) {
     return fmt::format("{} rank {} may not attach: {}", job.name, rank, status.error().text());
   }
-  seat.rank = std::make_unique<Rank>(node, ledger_, spec, rank, seed_, job.id);
-  seat.rank->values = job.values;
-  ++sessions_[seat.node];
+  slot.rank = std::make_unique<Rank>(node, checker_, spec, rank, seed_, job.id);
+  slot.rank->values = job.values;
+  ++sessions_[slot.node];
   // As its service tells it.
-  for (const Seat& other : job.seats) {
-    if (other.node == seat.node && other.rank)
-      seat.epoch = std::max(seat.epoch, other.after_epoch + 1);
+  for (const RankSlot& other : job.slots) {
+    if (other.node == slot.node && other.rank)
+      slot.epoch = std::max(slot.epoch, other.after_epoch + 1);
   }
-  seat.identity = {.id = seat.rank->client().id(),
+  slot.identity = {.id = slot.rank->client().id(),
                    .job = spec.id,
                    .job_name = spec.name,
-                   .after_epoch = seat.after_epoch,
+                   .after_epoch = slot.after_epoch,
                    .rank = rank,
                    .member = job.members.empty() ? rank : job.members[rank],
                    .members_hash = service::HashOfMembers(job.members),
@@ -249,24 +249,24 @@ std::optional<std::string> ClusterSimulation::AttachRank(Job& job, std::uint32_t
                    .can_reconnect = mood_ == ClusterMood::kSlow,
                    .architecture = std::string(job.served ? service::kServersName : ""),
                    .attached_ns = cluster_.now()};
-  service.OnRankAttached(seat.identity);
-  Trace(fmt::format("{} attaches on node {}", seat.rank->Name(), NameOf(seat.node)));
+  service.OnRankAttached(slot.identity);
+  Trace(fmt::format("{} attaches on node {}", slot.rank->Name(), NameOf(slot.node)));
   if (!job.model) return std::nullopt;
-  seat.training = std::make_unique<Training>(node, ledger_, *seat.rank, dice_.Chance(10));
-  return dice_.Chance(60) ? HandIn(job, seat) : std::nullopt;
+  slot.training = std::make_unique<Training>(node, checker_, *slot.rank, dice_.Chance(10));
+  return dice_.Chance(60) ? HandIn(job, slot) : std::nullopt;
 }
 
 void ClusterSimulation::PostSome() {
   Job& job = jobs_[dice_.Below(jobs_.size())];
-  Seat& seat = job.seats[dice_.Below(job.seats.size())];
+  RankSlot& slot = job.slots[dice_.Below(job.slots.size())];
   // What has befallen a job shall end what waits, not what comes later.
-  if (!seat.IsLive() || job.deadline_ns != kNever) return;
-  if (dice_.Chance(35)) return PostMessages(job, seat);
-  for (std::uint64_t left = dice_.Between(1, 4); left > 0; --left) PostOne(job, seat);
+  if (!slot.IsLive() || job.deadline_ns != kNever) return;
+  if (dice_.Chance(35)) return PostMessages(job, slot);
+  for (std::uint64_t left = dice_.Between(1, 4); left > 0; --left) PostOne(job, slot);
 }
 
-void ClusterSimulation::PostOne(Job& job, Seat& seat) {
-  Rank& rank = *seat.rank;
+void ClusterSimulation::PostOne(Job& job, RankSlot& slot) {
+  Rank& rank = *slot.rank;
   auto manner = Rank::Manner::kHonest;
   if (mood_ == ClusterMood::kQuarrel) {
     // One rank only, so that no two disagree with the others in the same way.
@@ -281,11 +281,11 @@ void ClusterSimulation::PostOne(Job& job, Seat& seat) {
   // Between nodes the one that finds out names the other. Two that take each other for the root of
   // a broadcast both wait, and have a timeout.
   Blame(job, "lane net", kNever);
-  for (const Seat& other : job.seats) Blame(job, "node " + NameOf(other.node), kNever);
+  for (const RankSlot& other : job.slots) Blame(job, "node " + NameOf(other.node), kNever);
 }
 
 bool ClusterSimulation::HasRanks(const Job& job, std::size_t node) const {
-  return std::ranges::any_of(job.seats, [node](const Seat& seat) { return seat.node == node; });
+  return std::ranges::any_of(job.slots, [node](const RankSlot& slot) { return slot.node == node; });
 }
 
 bool ClusterSimulation::TakesPart(const Job& job, std::size_t node) const {
@@ -317,10 +317,10 @@ bool ClusterSimulation::HasServersFor(std::size_t leader) const {
 }
 
 bool ClusterSimulation::HasFormed(const Job& job) const {
-  return std::ranges::all_of(job.seats, [this, &job](const Seat& seat) {
-    const auto number = job.numbers.find(seat.node);
-    return number != job.numbers.end() && services_[seat.node] &&
-           services_[seat.node]->HasFormed(number->second);
+  return std::ranges::all_of(job.slots, [this, &job](const RankSlot& slot) {
+    const auto number = job.numbers.find(slot.node);
+    return number != job.numbers.end() && services_[slot.node] &&
+           services_[slot.node]->HasFormed(number->second);
   });
 }
 
@@ -328,11 +328,11 @@ void ClusterSimulation::Blame(Job& job, const std::string& name, TimeNs within_n
   // Before it has begun, a job waits for whoever is missing, and says that.
   const bool formed =
       job.leader ? HasFormed(job)
-                 : std::ranges::all_of(job.seats, [](const Seat& seat) { return !!seat.rank; });
-  ledger_.Blame(job.id, formed || mood_ == ClusterMood::kStrangers ? name : "");
+                 : std::ranges::all_of(job.slots, [](const RankSlot& slot) { return !!slot.rank; });
+  checker_.Blame(job.id, formed || mood_ == ClusterMood::kStrangers ? name : "");
   // A node that has heard of the failure closes its links, which another may notice before it hears
   // of the failure itself.
-  ledger_.Blame(job.id, "ended early: ");
+  checker_.Blame(job.id, "ended early: ");
   if (within_ns == kNever) return;
   // A service that stands still counts the time of what was posted from when it goes on, and gives
   // back what was lost since its last turn, which is up to a second longer.
@@ -346,17 +346,17 @@ std::optional<std::string> ClusterSimulation::Check() {
   if (agreements_.wrong()) return agreements_.wrong();
   if (auto wrong = CheckEpochs()) return wrong;
   std::optional<std::string> wrong;
-  ForEachLive([&](Job& job, Seat& seat) {
-    if (!wrong) wrong = seat.rank->CheckEnded();
-    if (!wrong && seat.training) wrong = seat.training->CheckEnded();
+  ForEachLive([&](Job& job, RankSlot& slot) {
+    if (!wrong) wrong = slot.rank->CheckEnded();
+    if (!wrong && slot.training) wrong = slot.training->CheckEnded();
     if (!wrong) wrong = CheckPaused(job);
-    if (wrong || cluster_.now() <= job.deadline_ns || seat.open() == 0) return;
+    if (wrong || cluster_.now() <= job.deadline_ns || slot.open() == 0) return;
     // What befell it while it stood still, it hears when it goes on.
-    if (stands_still_ == seat.node || cluster_.now() <= went_on_ns_ + kSecond) return;
+    if (stands_still_ == slot.node || cluster_.now() <= went_on_ns_ + kSecond) return;
     wrong = fmt::format(
         "{}: {} operations and gradients are open {:.3f} s after they should have "
         "ended",
-        seat.rank->Name(), seat.open(),
+        slot.rank->Name(), slot.open(),
         static_cast<double>(cluster_.now() - job.deadline_ns) / kSecond);
   });
   for (std::size_t node = 0; node < services_.size() && !wrong; ++node) {
@@ -365,8 +365,8 @@ std::optional<std::string> ClusterSimulation::Check() {
     }
   }
   for (const Job& job : jobs_) {
-    const std::string error = ledger_.FirstError(job.id);
-    if (wrong || ledger_.IsBlamed(job.id) || error.empty()) continue;
+    const std::string error = checker_.FirstError(job.id);
+    if (wrong || checker_.IsBlamed(job.id) || error.empty()) continue;
     wrong = fmt::format("job {}: nothing was wrong with it, but: {}", job.id.value, error);
   }
   return wrong;
@@ -375,8 +375,8 @@ std::optional<std::string> ClusterSimulation::Check() {
 template <typename Visit>
 void ClusterSimulation::ForEachLive(Visit visit) {
   for (Job& job : jobs_) {
-    for (Seat& seat : job.seats) {
-      if (seat.IsLive()) visit(job, seat);
+    for (RankSlot& slot : job.slots) {
+      if (slot.IsLive()) visit(job, slot);
     }
   }
 }
@@ -405,10 +405,10 @@ std::optional<std::string> ClusterSimulation::Finish() {
     return wrong;
   }
   for (Job& job : jobs_) {
-    for (Seat& seat : job.seats) {
-      if (!seat.IsLive()) continue;
+    for (RankSlot& slot : job.slots) {
+      if (!slot.IsLive()) continue;
       Blame(job, "", kNever);
-      CloseRank(seat, dice_.Chance(50), mood_ == ClusterMood::kSlow);
+      CloseRank(slot, dice_.Chance(50), mood_ == ClusterMood::kSlow);
     }
   }
   const TimeNs told_ns = mood_ == ClusterMood::kSlow ? service::kLostMembersToldNs : 0;
@@ -419,17 +419,17 @@ std::optional<std::string> ClusterSimulation::Finish() {
 // All who are missing attach, all who are behind catch up.
 std::optional<std::string> ClusterSimulation::GoOn() {
   for (Job& job : jobs_) {
-    const bool blamed = ledger_.IsBlamed(job.id) && mood_ != ClusterMood::kStrangers;
+    const bool blamed = checker_.IsBlamed(job.id) && mood_ != ClusterMood::kStrangers;
     // Twice: no rank comes back before all of its node have given up their old sessions.
     for (std::uint32_t i = 0; i < 2 * job.world_size && !blamed; ++i) {
       if (auto wrong = AttachRank(job, i % job.world_size)) return wrong;
     }
     std::uint64_t most = 0;
-    for (const Seat& seat : job.seats) {
-      if (seat.rank) most = std::max(most, seat.rank->posted());
+    for (const RankSlot& slot : job.slots) {
+      if (slot.rank) most = std::max(most, slot.rank->posted());
     }
     if (auto wrong = CatchUp(job, most)) return wrong;
-    const std::uint64_t more = ledger_.IsBlamed(job.id) ? 0 : dice_.Below(kMoreIterations);
+    const std::uint64_t more = checker_.IsBlamed(job.id) ? 0 : dice_.Below(kMoreIterations);
     if (auto wrong = Train(job, IterationsBegun(job) + more)) return wrong;
   }
   return std::nullopt;
@@ -440,11 +440,11 @@ std::optional<std::string> ClusterSimulation::CatchUp(Job& job, std::uint64_t mo
   bool behind = true;
   for (int patience = 0; behind && patience < 2000; ++patience) {
     behind = false;
-    for (Seat& seat : job.seats) {
-      if (!seat.IsLive() || job.deadline_ns != kNever) continue;
+    for (RankSlot& slot : job.slots) {
+      if (!slot.IsLive() || job.deadline_ns != kNever) continue;
       bool room = true;
-      while (room && seat.rank->posted() < most) {
-        room = seat.rank->Post(Rank::Manner::kHonest, Timeout(), dice_);
+      while (room && slot.rank->posted() < most) {
+        room = slot.rank->Post(Rank::Manner::kHonest, Timeout(), dice_);
       }
       behind |= !room;
     }
@@ -452,7 +452,7 @@ std::optional<std::string> ClusterSimulation::CatchUp(Job& job, std::uint64_t mo
     if (auto wrong = Check()) return wrong;
   }
   // Who waits for someone that is gone has a timeout.
-  if (!behind || ledger_.IsBlamed(job.id)) return std::nullopt;
+  if (!behind || checker_.IsBlamed(job.id)) return std::nullopt;
   return fmt::format("job {}: a rank never gets room in its ring", job.id.value);
 }
 
@@ -474,9 +474,9 @@ std::optional<std::string> ClusterSimulation::BeginAgain() {
   if (well.empty()) return std::nullopt;
   const std::size_t count = jobs_.size();
   for (std::size_t i = 0; i < count; ++i) {
-    if (!ledger_.IsBlamed(jobs_[i].id) || dice_.Chance(50)) continue;
-    for (Seat& seat : jobs_[i].seats) {
-      if (seat.IsLive()) CloseRank(seat, dice_.Chance(50));
+    if (!checker_.IsBlamed(jobs_[i].id) || dice_.Chance(50)) continue;
+    for (RankSlot& slot : jobs_[i].slots) {
+      if (slot.IsLive()) CloseRank(slot, dice_.Chance(50));
     }
     Advance(100 * kMillisecond);
     const std::string name = jobs_[i].name;
@@ -487,7 +487,7 @@ std::optional<std::string> ClusterSimulation::BeginAgain() {
     for (std::uint32_t rank = 0; rank < jobs_.back().world_size; ++rank) {
       if (auto wrong = AttachRank(jobs_.back(), rank)) return wrong;
       for (std::uint64_t k = 0; k < operations; ++k) {
-        jobs_.back().seats[rank].rank->Post(Rank::Manner::kHonest, kCalmTimeoutMs, dice_);
+        jobs_.back().slots[rank].rank->Post(Rank::Manner::kHonest, kCalmTimeoutMs, dice_);
       }
     }
   }
@@ -497,7 +497,7 @@ std::optional<std::string> ClusterSimulation::BeginAgain() {
   }
   // A rank that comes after the job was lost waits alone, for as long as a job may gather.
   const bool blamed = std::any_of(jobs_.begin() + static_cast<std::ptrdiff_t>(count), jobs_.end(),
-                                  [this](const Job& job) { return ledger_.IsBlamed(job.id); });
+                                  [this](const Job& job) { return checker_.IsBlamed(job.id); });
   const TimeNs gathers_ns = blamed ? service::kFormingDefault : 0;
   if (auto wrong = AdvanceAndCheck(2 * kDetection + 2 * kSecond + gathers_ns, 200 * kMillisecond)) {
     return wrong;
@@ -507,14 +507,14 @@ std::optional<std::string> ClusterSimulation::BeginAgain() {
 
 std::optional<std::string> ClusterSimulation::CheckAllEnded() {
   std::optional<std::string> wrong;
-  ForEachLive([&](Job&, Seat& seat) {
+  ForEachLive([&](Job&, RankSlot& slot) {
     if (wrong) return;
-    if (seat.open() != 0) {
-      wrong = fmt::format("{}: {} operations and gradients never ended", seat.rank->Name(),
-                          seat.open());
+    if (slot.open() != 0) {
+      wrong = fmt::format("{}: {} operations and gradients never ended", slot.rank->Name(),
+                          slot.open());
     } else {
-      wrong = seat.rank->CheckAtEnd();
-      if (!wrong && seat.training) wrong = seat.training->CheckAtEnd();
+      wrong = slot.rank->CheckAtEnd();
+      if (!wrong && slot.training) wrong = slot.training->CheckAtEnd();
     }
   });
   for (std::size_t node = 0; node < services_.size() && !wrong; ++node) {

@@ -21,8 +21,8 @@
 
 #include "ipc/base/steering.h"
 #include "tests/sim/agreements.h"
+#include "tests/sim/completion_checker.h"
 #include "tests/sim/dice.h"
-#include "tests/sim/ledger.h"
 #include "tests/sim/lines.h"
 #include "tests/sim/messages.h"
 #include "tests/sim/rank.h"
@@ -57,14 +57,14 @@ class ClusterSimulation {
   // The first promise that was found broken, if any.
   std::optional<std::string> Run();
   const std::vector<std::string>& trace() const { return trace_; }
-  const Ledger& ledger() const { return ledger_; }
+  const CompletionChecker& checker() const { return checker_; }
   const Messages& messages() const { return messages_; }
   const Agreements& agreements() const { return agreements_; }
   // Jobs that have gone on with other ranks than before.
   std::uint64_t decisions() const { return decisions_; }
 
  private:
-  struct Seat {
+  struct RankSlot {
     std::size_t node = 0;
     std::unique_ptr<Rank> rank{};  // null before it attaches
     service::SessionIdentity identity{};
@@ -77,11 +77,11 @@ class ClusterSimulation {
     std::size_t open() const { return rank->open() + (training ? training->open() : 0); }
   };
   struct Job {
-    JobId id;  // in the ledger; nodes have numbers of their own
+    JobId id;  // in the checker; nodes have numbers of their own
     std::string name;
     std::uint32_t world_size = 1;
     std::optional<std::size_t> leader{};  // none: all of its ranks are on one node
-    std::vector<Seat> seats{};            // by rank
+    std::vector<RankSlot> slots{};        // by rank
     std::optional<Model> model{};         // none: it has no gradients that move by plans
     std::map<std::size_t, JobId> numbers{};
     TimeNs deadline_ns = kNever;  // by when every rank that waits has its end
@@ -106,14 +106,14 @@ class ClusterSimulation {
   void ActBadly();
   std::optional<std::string> AttachRank(Job& job, std::uint32_t rank);
   void PostSome();
-  void PostOne(Job& job, Seat& seat);
+  void PostOne(Job& job, RankSlot& slot);
   // Sends and receives, within a node and between nodes.
-  void PostMessages(Job& job, Seat& seat);
+  void PostMessages(Job& job, RankSlot& slot);
   // Posts the other side of every message that is open, where its rank is there.
   std::optional<std::string> AnswerMessages();
   void LoseRank();
   // `exited`: it cannot come back as that rank.
-  void CloseRank(Seat& seat, bool orderly, bool exited = false);
+  void CloseRank(RankSlot& slot, bool orderly, bool exited = false);
   void HarmNodes();
   void KillNode(std::size_t node);
   void RestartNode(std::size_t node);
@@ -134,7 +134,7 @@ class ClusterSimulation {
   std::optional<std::string> PauseForLong();
 
   // ---- reconnect ----
-  // A job that has failed goes on under its name, as another one in the ledger.
+  // A job that has failed goes on under its name, as another one in the checker.
   void BeginReconnects(double percent);
   bool CanReconnect(const Job& job) const;
   // Whether the rank can attach again: it has lost its session, and none of those that are left on
@@ -151,7 +151,7 @@ class ClusterSimulation {
   // Whether the rank was evicted; who else was is wrong.
   std::optional<std::string> CheckEvicted(Job& job, std::uint32_t slow, bool& evicted);
   // The ranks that are left, and the one that was evicted, if it comes again now, are told who goes
-  // on, and do so as another job in the ledger. Returns its place among the jobs.
+  // on, and do so as another job in the checker. Returns its place among the jobs.
   struct Asker {
     std::size_t node = 0;
     service::AskQuorum ask{};
@@ -170,8 +170,8 @@ class ClusterSimulation {
   std::optional<std::string> Intrude();
 
   // ---- gradients ----
-  std::optional<std::string> HandIn(Job& job, Seat& seat);
-  bool PostGradient(Job& job, Seat& seat);
+  std::optional<std::string> HandIn(Job& job, RankSlot& slot);
+  bool PostGradient(Job& job, RankSlot& slot);
   std::optional<std::string> TrainSome();
   void RequestPolicy();
   std::optional<std::string> WarmUp(Job& job);
@@ -222,7 +222,7 @@ class ClusterSimulation {
   Timeline timeline_;
   Lines lines_;
   Agreements agreements_;
-  Ledger ledger_;
+  CompletionChecker checker_;
   Messages messages_{Messages::Ends::kEachForItself};
   std::vector<std::unique_ptr<SimulatedService>> services_;  // by node; null: dead
   std::vector<std::string> wires_;                           // their names, without the rail

@@ -62,9 +62,9 @@ TEST_P(ClusterSimulationTest, KeepsEveryPromiseForEverySeed) {
     const std::uint64_t seed = *next;
     ClusterSimulation simulation(seed, GetParam());
     const std::optional<std::string> wrong = simulation.Run();
-    ended_ok += simulation.ledger().ended_ok();
-    ended_failed += simulation.ledger().ended_failed();
-    iterations += simulation.ledger().iterations_ok();
+    ended_ok += simulation.checker().ended_ok();
+    ended_failed += simulation.checker().ended_failed();
+    iterations += simulation.checker().iterations_ok();
     switches += simulation.agreements().switches_count();
     messages += simulation.messages().received();
     decisions += simulation.decisions();

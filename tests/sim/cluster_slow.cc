@@ -24,8 +24,9 @@ constexpr std::uint32_t kUid = 0;  // of all ranks here
 std::optional<std::string> ClusterSimulation::EvictSlow() {
   std::vector<std::size_t> fit;
   for (std::size_t i = 0; i < jobs_.size(); ++i) {
-    const bool all = std::ranges::all_of(jobs_[i].seats, [](const Seat& s) { return s.IsLive(); });
-    if (all && !ledger_.IsBlamed(jobs_[i].id)) fit.push_back(i);
+    const bool all =
+        std::ranges::all_of(jobs_[i].slots, [](const RankSlot& s) { return s.IsLive(); });
+    if (all && !checker_.IsBlamed(jobs_[i].id)) fit.push_back(i);
   }
   // Minutes pass in such a run, so not in each.
   if (fit.empty() || dice_.Chance(60)) return BeginAgain();
@@ -39,7 +40,7 @@ std::optional<std::string> ClusterSimulation::EvictSlow() {
   const bool evicts = factor > 1 && bound.least_world != 0 && bound.least_world < job->world_size;
   Trace(fmt::format("rank {} of {} takes {} times as long; bound {} s, least world {}", slow,
                     job->name, factor, bound.seconds, bound.least_world));
-  services_[job->seats[0].node]->Steer(
+  services_[job->slots[0].node]->Steer(
       job->name, {.kind = SteeringKind::kSlowBound, .value = bound.Value(), .uid = kUid});
   const TimeNs until_ns = cluster_.now() + 2 * bound.seconds * kSecond + kNamedWithin;
   bool evicted = false;
@@ -50,14 +51,14 @@ std::optional<std::string> ClusterSimulation::EvictSlow() {
   if (evicted != evicts) {
     return fmt::format("{} rank {} is {}evicted", job->name, slow, evicted ? "" : "not ");
   }
-  const std::uint64_t named = cluster_.node(job->seats[slow].node).Counters().slow_reports;
+  const std::uint64_t named = cluster_.node(job->slots[slow].node).Counters().slow_reports;
   if (named != (factor > 1 ? 1U : 0U)) return fmt::format("{} ranks were named", named);
   if (!evicted) return std::nullopt;
   Blame(*job, fmt::format("rank {}", slow), 0);
-  CloseRank(job->seats[slow], false, true);
+  CloseRank(job->slots[slow], false, true);
   if (auto wrong = AdvanceAndCheck(kDetection + kSecond, 100 * kMillisecond)) return wrong;
   if (auto wrong = CheckAllEnded()) return wrong;
-  const std::size_t from = job->seats[slow].node;
+  const std::size_t from = job->slots[slow].node;
   const bool at_once = dice_.Chance(50);
   if (auto wrong = GoOnAsDecided(index, at_once ? std::optional(from) : std::nullopt)) return wrong;
   if (at_once) return std::nullopt;
@@ -68,7 +69,7 @@ std::optional<std::string> ClusterSimulation::IterateSlowly(Job& job, std::uint3
                                                             std::uint64_t factor) {
   std::vector<TimeNs> posted_ns(job.world_size);
   const auto post = [&](std::uint32_t rank) {
-    PostOne(job, job.seats[rank]);
+    PostOne(job, job.slots[rank]);
     posted_ns[rank] = cluster_.now();
   };
   Advance(kOwn);
@@ -77,13 +78,13 @@ std::optional<std::string> ClusterSimulation::IterateSlowly(Job& job, std::uint3
   }
   Advance(static_cast<TimeNs>(factor - 1) * kOwn);
   post(slow);
-  const auto is_open = [](const Seat& seat) { return seat.open() != 0; };
-  for (int i = 0; i < kPollsMax && std::ranges::any_of(job.seats, is_open); ++i) {
+  const auto is_open = [](const RankSlot& slot) { return slot.open() != 0; };
+  for (int i = 0; i < kPollsMax && std::ranges::any_of(job.slots, is_open); ++i) {
     if (auto wrong = AdvanceAndCheck(10 * kMillisecond, 10 * kMillisecond)) return wrong;
   }
   const auto say_waits = [&] {
     for (std::uint32_t rank = 0; rank < job.world_size; ++rank) {
-      job.seats[rank].rank->client().layout().header.client_waited_ns.fetch_add(
+      job.slots[rank].rank->client().layout().header.client_waited_ns.fetch_add(
           static_cast<std::uint64_t>(cluster_.now() -
                                      std::exchange(posted_ns[rank], cluster_.now())));
     }
@@ -99,8 +100,8 @@ std::optional<std::string> ClusterSimulation::CheckEvicted(Job& job, std::uint32
                                                            bool& evicted) {
   for (std::size_t node = 0; node < services_.size(); ++node) {
     for (const auto* broken : cluster_.node(node).rpc().Of<service::SessionBroken>()) {
-      const Seat& seat = job.seats[slow];
-      if (node != seat.node || broken->session != seat.rank->client().id() || evicted) {
+      const RankSlot& slot = job.slots[slow];
+      if (node != slot.node || broken->session != slot.rank->client().id() || evicted) {
         return fmt::format("node {} evicts another: {}", NameOf(node), broken->error.text());
       }
       evicted = true;
@@ -111,10 +112,10 @@ std::optional<std::string> ClusterSimulation::CheckEvicted(Job& job, std::uint32
 
 std::optional<std::string> ClusterSimulation::GoOnAsDecided(std::size_t before,
                                                             std::optional<std::size_t> joiner) {
-  for (Seat& seat : jobs_[before].seats) {
-    if (!seat.IsLive()) continue;
+  for (RankSlot& slot : jobs_[before].slots) {
+    if (!slot.IsLive()) continue;
     Blame(jobs_[before], "", kNever);
-    CloseRank(seat, false);
+    CloseRank(slot, false);
     if (dice_.Chance(30)) Advance(static_cast<TimeNs>(dice_.Below(50 * kMillisecond)));
   }
   std::vector<Asker> askers = AskersOf(jobs_[before], joiner);
@@ -124,7 +125,7 @@ std::optional<std::string> ClusterSimulation::GoOnAsDecided(std::size_t before,
   Job& job = jobs_.back();
   for (std::uint32_t attached = 0; attached < job.world_size;) {
     const auto rank = static_cast<std::uint32_t>(dice_.Below(job.world_size));
-    if (job.seats[rank].rank) continue;
+    if (job.slots[rank].rank) continue;
     if (auto wrong = AttachRank(job, rank)) return wrong;
     ++attached;
     if (dice_.Chance(50)) Advance(static_cast<TimeNs>(dice_.Below(20 * kMillisecond)));
@@ -156,12 +157,12 @@ std::vector<ClusterSimulation::Asker> ClusterSimulation::AskersOf(
     return asker.ask;
   };
   for (std::uint32_t rank = 0; rank < job.world_size; ++rank) {
-    const Seat& seat = job.seats[rank];
-    if (seat.exited) continue;
-    service::AskQuorum& ask = add(seat.node);
+    const RankSlot& slot = job.slots[rank];
+    if (slot.exited) continue;
+    service::AskQuorum& ask = add(slot.node);
     ask.member = membership.members[rank];
     ask.membership = membership;
-    ask.epoch = seat.epoch;
+    ask.epoch = slot.epoch;
   }
   if (joiner) add(*joiner).role = service::MemberRole::kJoins;
   return askers;
@@ -219,7 +220,7 @@ std::optional<std::string> ClusterSimulation::CheckDecision(const Job& before,
                        fmt::join(first.membership.members, " "), fmt::join(wanted, " "));
   }
   const std::size_t lost =
-      static_cast<std::size_t>(std::ranges::count_if(before.seats, &Seat::exited));
+      static_cast<std::size_t>(std::ranges::count_if(before.slots, &RankSlot::exited));
   if (first.lost.size() != lost) {
     return fmt::format("{}: {} ranks are said to be lost, and {} were evicted", before.name,
                        first.lost.size(), lost);
@@ -254,7 +255,7 @@ std::optional<std::string> ClusterSimulation::EnrollDecided(std::size_t before,
       return (each.ask.role == service::MemberRole::kMember ? each.ask.member : each.answer->own) ==
              member;
     });
-    job.seats.push_back({.node = asker->node, .after_epoch = decided.epoch});
+    job.slots.push_back({.node = asker->node, .after_epoch = decided.epoch});
   }
   Trace(fmt::format("{} goes on as job {} with {} ranks", job.name, job.id.value, job.world_size));
   ++decisions_;

@@ -43,19 +43,19 @@ void ClusterSimulation::SteerSomething() {
 }
 
 void ClusterSimulation::SteerJob(Job& job, SteeringKind kind, std::uint64_t value) {
-  Seat& seat = job.seats[dice_.Below(job.seats.size())];
-  if (!seat.IsLive() || !Runs(seat.node) || ledger_.IsBlamed(job.id)) return;
+  RankSlot& slot = job.slots[dice_.Below(job.slots.size())];
+  if (!slot.IsLive() || !Runs(slot.node) || checker_.IsBlamed(job.id)) return;
   const bool formed = !job.leader || HasFormed(job);
   const service::Steering steering{.kind = kind, .value = value, .uid = kPerson};
-  if (!services_[seat.node]->Steer(job.name, steering)) return;
-  Trace(fmt::format("somebody on node {} steers {}: kind {}, value {}", NameOf(seat.node), job.name,
+  if (!services_[slot.node]->Steer(job.name, steering)) return;
+  Trace(fmt::format("somebody on node {} steers {}: kind {}, value {}", NameOf(slot.node), job.name,
                     static_cast<unsigned>(kind), value));
   if (kind == SteeringKind::kCancel) {
     Blame(job, fmt::format("cancelled by uid {}", kPerson), 0);
   }
   if (kind == SteeringKind::kDrain) {
     Blame(job, fmt::format("drained by uid {}", kPerson), kNever);
-    if (formed) ledger_.Drain(job.id);
+    if (formed) checker_.Drain(job.id);
   }
   if (kind == SteeringKind::kResume) {
     job.paused = false;
@@ -69,11 +69,11 @@ void ClusterSimulation::SteerJob(Job& job, SteeringKind kind, std::uint64_t valu
 
 std::optional<std::string> ClusterSimulation::CheckPaused(Job& job) {
   // What ends it otherwise ends what waits.
-  if (!job.paused || cluster_.now() < job.still_from_ns || ledger_.IsBlamed(job.id)) {
+  if (!job.paused || cluster_.now() < job.still_from_ns || checker_.IsBlamed(job.id)) {
     job.ended_then = UINT64_MAX;
     return std::nullopt;
   }
-  const std::uint64_t ended = ledger_.EndedOf(job.id);
+  const std::uint64_t ended = checker_.EndedOf(job.id);
   if (job.ended_then == UINT64_MAX) job.ended_then = ended;
   if (job.ended_then == ended) return std::nullopt;
   return fmt::format("job {}: {} operations ended while it was paused", job.id.value,
@@ -85,9 +85,9 @@ void ClusterSimulation::ResumeAll() {
   for (Job& job : jobs_) {
     job.paused = false;
     job.still_from_ns = kNever;
-    for (const Seat& seat : job.seats) {
-      if (!seat.IsLive() || !Runs(seat.node)) continue;
-      services_[seat.node]->Steer(job.name, {.kind = SteeringKind::kResume, .uid = kPerson});
+    for (const RankSlot& slot : job.slots) {
+      if (!slot.IsLive() || !Runs(slot.node)) continue;
+      services_[slot.node]->Steer(job.name, {.kind = SteeringKind::kResume, .uid = kPerson});
     }
   }
 }
@@ -96,26 +96,26 @@ std::optional<std::string> ClusterSimulation::PauseForLong() {
   if (auto wrong = AdvanceAndCheck(kHeard, 100 * kMillisecond)) return wrong;
   for (Job& job : jobs_) {
     const bool idle = std::ranges::all_of(
-        job.seats, [](const Seat& seat) { return seat.IsLive() && seat.open() == 0; });
-    if (!idle || ledger_.IsBlamed(job.id)) continue;
+        job.slots, [](const RankSlot& slot) { return slot.IsLive() && slot.open() == 0; });
+    if (!idle || checker_.IsBlamed(job.id)) continue;
     SteerJob(job, SteeringKind::kPause, 0);
     if (auto wrong = AdvanceAndCheck(kHeard, 100 * kMillisecond)) return wrong;
-    for (Seat& seat : job.seats) {
-      PostOne(job, seat);
-      while (seat.training && seat.training->has_handed_in() && PostGradient(job, seat) &&
-             !seat.training->HasPostedAll()) {
+    for (RankSlot& slot : job.slots) {
+      PostOne(job, slot);
+      while (slot.training && slot.training->has_handed_in() && PostGradient(job, slot) &&
+             !slot.training->HasPostedAll()) {
       }
     }
-    const std::uint64_t ended = ledger_.EndedOf(job.id);
+    const std::uint64_t ended = checker_.EndedOf(job.id);
     if (auto wrong = AdvanceAndCheck(2 * Timeout() * kMillisecond, kSecond)) return wrong;
-    if (ledger_.EndedOf(job.id) != ended) {
+    if (checker_.EndedOf(job.id) != ended) {
       return fmt::format("job {}: something ended although it was paused", job.id.value);
     }
     ResumeAll();
     if (auto wrong = AdvanceAndCheck(Timeout() * kMillisecond / 2, 100 * kMillisecond))
       return wrong;
-    for (const Seat& seat : job.seats) {
-      if (seat.open() != 0) {
+    for (const RankSlot& slot : job.slots) {
+      if (slot.open() != 0) {
         return fmt::format("job {}: does not go on after a pause", job.id.value);
       }
     }

@@ -12,10 +12,10 @@ constexpr std::size_t kSegmentSize = kSlots * kSlotSize;
 
 }  // namespace
 
-Rank::Rank(support::HandDrivenNode& node, Ledger& ledger, const support::JobSpec& job,
+Rank::Rank(support::HandDrivenNode& node, CompletionChecker& checker, const support::JobSpec& job,
            std::uint32_t rank, std::uint64_t seed, JobId known_as, int device)
     : node_(node),
-      ledger_(ledger),
+      checker_(checker),
       seed_(seed),
       job_(known_as == JobId{} ? job.id : known_as),
       several_nodes_(!job.rendezvous.empty()),
@@ -79,8 +79,8 @@ bool Rank::Post(Manner manner, std::uint32_t timeout_ms, Dice& dice) {
   }
   if (manner == Manner::kDisagrees) Disagree(record, world_size_, dice);
   if (manner == Manner::kBadRecord) Spoil(record, world_size_, dice);
-  ledger_.Post(job_, sequence, client_.rank(), planned, manner == Manner::kHonest,
-               {memory.begin(), memory.begin() + static_cast<std::ptrdiff_t>(planned.Bytes())});
+  checker_.Post(job_, sequence, client_.rank(), planned, manner == Manner::kHonest,
+                {memory.begin(), memory.begin() + static_cast<std::ptrdiff_t>(planned.Bytes())});
   const bool awaits_word = device_ != transport::kHost && dice.Chance(50);
   if (awaits_word) record.flags |= ipc::kRecordAwaitsWord;
   const std::uint64_t number = client_.Post(record);
@@ -208,8 +208,8 @@ std::optional<std::string> Rank::CheckOperation(const Open& open) {
                                       memory.begin() + static_cast<std::ptrdiff_t>(open.size));
   if (open.messages != nullptr) {
     if (auto wrong = CheckMessage(open, result)) return Name() + ": " + *wrong;
-  } else if (auto wrong = ledger_.End(job_, open.sequence, client_.rank(),
-                                      client_.Read(open.record), result)) {
+  } else if (auto wrong = checker_.End(job_, open.sequence, client_.rank(),
+                                       client_.Read(open.record), result)) {
     return wrong;
   }
   ended_.push_back({open.record, Word(open.record)});
@@ -241,7 +241,7 @@ void Rank::PostRudely(std::uint64_t count) {
   for (std::uint64_t i = 0; i < count; ++i) {
     const std::uint64_t sequence = ++posted_;
     const Planned planned = Plan(sequence);
-    ledger_.Post(job_, sequence, client_.rank(), planned, false, {});
+    checker_.Post(job_, sequence, client_.rank(), planned, false, {});
     client_.Post(rude, true);
   }
 }

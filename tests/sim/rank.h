@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/sim/ledger.h"
+#include "tests/sim/completion_checker.h"
 #include "tests/sim/messages.h"
 #include "tests/support/hand_driven_node.h"
 
@@ -23,10 +23,10 @@ inline constexpr std::ptrdiff_t kMessagesOpenMax = 8;
 
 class Rank {
  public:
-  // Attaches the rank with two segments; tensor i is slot i of the first, as float32. The ledger
+  // Attaches the rank with two segments; tensor i is slot i of the first, as float32. The checker
   // knows the job as `known_as`, 0: as the node does. The segments are memory of GPU `device`;
   // kHost: of the host.
-  Rank(support::HandDrivenNode& node, Ledger& ledger, const support::JobSpec& job,
+  Rank(support::HandDrivenNode& node, CompletionChecker& checker, const support::JobSpec& job,
        std::uint32_t rank, std::uint64_t seed, JobId known_as = {}, int device = transport::kHost);
 
   enum class Manner : std::uint8_t { kHonest, kDisagrees, kBadRecord };
@@ -112,7 +112,7 @@ class Rank {
   bool IsUntouched() const;
 
   support::HandDrivenNode& node_;
-  Ledger& ledger_;
+  CompletionChecker& checker_;
   std::uint64_t seed_;
   JobId job_;
   bool several_nodes_;

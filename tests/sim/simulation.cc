@@ -37,7 +37,8 @@ Simulation::Simulation(std::uint64_t seed, Mood mood, const transport::Gpus* gpu
       gpus_(gpus),
       shared_memory_(gpus == nullptr && dice_.Chance(25)),
       // The arithmetic under test is checked by the one that it shares no code with.
-      ledger_(shared_memory_ ? Ledger::Arithmetic::kReference : Ledger::Arithmetic::kKernels),
+      checker_(shared_memory_ ? CompletionChecker::Arithmetic::kReference
+                              : CompletionChecker::Arithmetic::kKernels),
       node_(AnyTransport(shared_memory_, mood, dice_), std::uint64_t{1} << dice_.Between(6, 20), {},
             gpus) {
   for (std::uint32_t id = 1; id <= dice_.Between(1, 3); ++id) {
@@ -48,7 +49,7 @@ Simulation::Simulation(std::uint64_t seed, Mood mood, const transport::Gpus* gpu
                 .timeout_ms = Timeout()};
     job.on_gpus = gpus_ != nullptr && dice_.Chance(75);
     job.ranks.resize(job.spec.world_size);
-    ledger_.AddJob(job.spec.id, job.spec.world_size);
+    checker_.AddJob(job.spec.id, job.spec.world_size);
     jobs_.push_back(std::move(job));
   }
 }
@@ -123,7 +124,7 @@ void Simulation::Attach() {
 
 void Simulation::MakeRank(Job& job, std::uint32_t rank) {
   const auto gpu = [&] { return static_cast<int>(dice_.Below(gpus_->count())); };
-  job.ranks[rank] = std::make_unique<Rank>(node_, ledger_, job.spec, rank, seed_, JobId{},
+  job.ranks[rank] = std::make_unique<Rank>(node_, checker_, job.spec, rank, seed_, JobId{},
                                            job.on_gpus ? gpu() : transport::kHost);
   ++sessions_;
 }
@@ -267,11 +268,11 @@ std::optional<std::string> Simulation::Check() {
 std::optional<std::string> Simulation::CheckOrder() {
   const std::vector<std::uint64_t>& accepted = node_.transport().accepted;
   for (; ordered_ < accepted.size(); ++ordered_) {
-    const std::uint64_t job = service::StageName::Unpack(accepted[ordered_]).job.value;
+    const std::uint64_t job = service::StageToken::Unpack(accepted[ordered_]).job.value;
     const std::uint64_t position = node_.transport().positions[ordered_];
     const std::uint64_t sequence = service::SequenceOf(position);
     // Pairs have an order of their own, in which each goes when both of its sides are there.
-    if (service::OrderOf(sequence) == schedule::Order::kPaired) continue;
+    if (service::TrafficClassOf(sequence) == schedule::TrafficClass::kPaired) continue;
     const bool is_fixed = mood_ != Mood::kHostile && !jobs_.at(job - 1).on_gpus;
     std::uint64_t& last = last_started_[{job, node_.transport().copying[ordered_]}];
     if (is_fixed && position <= last) {
@@ -356,7 +357,7 @@ std::optional<std::string> Simulation::FinishCalmly() {
     if (auto wrong = Check()) return wrong;
   }
   if (messages_.failed() != 0) return "a message failed although nothing went wrong";
-  if (ledger_.ended_failed() != 0) return "an operation failed although nothing went wrong";
+  if (checker_.ended_failed() != 0) return "an operation failed although nothing went wrong";
   return std::nullopt;
 }
 

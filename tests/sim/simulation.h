@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/sim/completion_checker.h"
 #include "tests/sim/dice.h"
-#include "tests/sim/ledger.h"
 #include "tests/sim/rank.h"
 #include "tests/support/hand_driven_node.h"
 
@@ -38,7 +38,7 @@ class Simulation {
   std::optional<std::string> Run();
   // The last actions, for whoever replays a seed.
   const std::vector<std::string>& trace() const { return trace_; }
-  const Ledger& ledger() const { return ledger_; }
+  const CompletionChecker& checker() const { return checker_; }
   const Messages& messages() const { return messages_; }
 
  private:
@@ -94,7 +94,7 @@ class Simulation {
   Dice dice_;
   const transport::Gpus* gpus_;
   bool shared_memory_;
-  Ledger ledger_;
+  CompletionChecker checker_;
   Messages messages_;
   support::HandDrivenNode node_;
   std::vector<Job> jobs_;

@@ -53,8 +53,8 @@ void SimulationTest::KeepsEveryPromise(const transport::Gpus* gpus) {
     const std::uint64_t seed = *next;
     Simulation simulation(seed, GetParam(), gpus);
     const std::optional<std::string> wrong = simulation.Run();
-    ended_ok += simulation.ledger().ended_ok();
-    ended_failed += simulation.ledger().ended_failed();
+    ended_ok += simulation.checker().ended_ok();
+    ended_failed += simulation.checker().ended_failed();
     received += simulation.messages().received();
     ASSERT_FALSE(wrong) << *wrong << "\n"
                         << HowToReplay(seed, MoodName(GetParam()), simulation.trace());

@@ -94,8 +94,9 @@ Model Another(const Model& model) {
   return other;
 }
 
-Training::Training(support::HandDrivenNode& node, Ledger& ledger, Rank& rank, bool nonsense)
-    : node_(node), ledger_(ledger), rank_(rank), nonsense_(nonsense), shadow_(kSegmentSize) {
+Training::Training(support::HandDrivenNode& node, CompletionChecker& checker, Rank& rank,
+                   bool nonsense)
+    : node_(node), checker_(checker), rank_(rank), nonsense_(nonsense), shadow_(kSegmentSize) {
   const SegmentId segment = node_.AddSegment(rank_.client(), kSegmentSize);
   HR_CHECK(segment == SegmentId{kSegment}, segment.value);
 }
@@ -137,8 +138,8 @@ bool Training::Post(Manner manner, std::uint32_t timeout_ms, TimeNs now, Dice& d
   ipc::GradientRecord record = RecordOf(tensor, now, dice);
   record.timeout_ms = timeout_ms;
   if (manner == Manner::kBadRecord) Spoil(record, dice);
-  ledger_.Post(rank_.job(), GradientNumber(iteration_, tensor), client.rank(), planned,
-               manner == Manner::kHonest, {memory.begin(), memory.end()});
+  checker_.Post(rank_.job(), GradientNumber(iteration_, tensor), client.rank(), planned,
+                manner == Manner::kHonest, {memory.begin(), memory.end()});
   open_.push_back({.record = client.Post(std::bit_cast<ipc::Record>(record)),
                    .iteration = iteration_,
                    .tensor = tensor});
@@ -239,8 +240,8 @@ std::optional<std::string> Training::CheckOperation(const Open& open) {
   }
   std::ranges::copy(memory, shadow_.begin() + static_cast<std::ptrdiff_t>(
                                                   model_.layout->tensors[open.tensor].offset));
-  return ledger_.End(rank_.job(), GradientNumber(open.iteration, open.tensor), client.rank(),
-                     outcome, {memory.begin(), memory.end()});
+  return checker_.End(rank_.job(), GradientNumber(open.iteration, open.tensor), client.rank(),
+                      outcome, {memory.begin(), memory.end()});
 }
 
 std::optional<std::string> Training::CheckAtEnd() const {

@@ -32,7 +32,7 @@ Model Another(const Model& model);
 class Training {
  public:
   // All of them outlive this. `nonsense`: it tells times that cannot be.
-  Training(support::HandDrivenNode& node, Ledger& ledger, Rank& rank, bool nonsense);
+  Training(support::HandDrivenNode& node, CompletionChecker& checker, Rank& rank, bool nonsense);
 
   // Registers the gradients in a segment of their own and hands them in.
   void HandIn(const Model& model);
@@ -73,7 +73,7 @@ class Training {
   std::optional<std::string> CheckOperation(const Open& open);
 
   support::HandDrivenNode& node_;
-  Ledger& ledger_;
+  CompletionChecker& checker_;
   Rank& rank_;
   bool nonsense_;
   Model model_;

@@ -111,7 +111,7 @@ Json StageJson(const FlightLog& log, const ipc::FlightStage& stage) {
     return us == kNever32 ? Json() : Json(TimeNs{us} * kMicrosecond);
   };
   return {{"lane", JsonText(LaneName(stage.lane, log.snapshot))},
-          {"step", stage.step},
+          {"stage", stage.stage},
           {"queued_ns", time(stage.queued_us)},
           {"begin_ns", time(stage.begin_us)},
           {"end_ns", time(stage.end_us)}};

@@ -47,14 +47,14 @@ std::string Title(const ipc::FlightRow& row) {
 }
 
 Json ArgsOf(const FlightJob& job, const ipc::FlightRow& row, const ipc::FlightStage& stage) {
-  constexpr std::array<const char*, 4> kSteps = {"in the node", "between nodes",
-                                                 "to the node's ranks", "comparing results"};
+  constexpr std::array<const char*, 4> kStages = {"in the node", "between nodes",
+                                                  "to the node's ranks", "comparing results"};
   Json args = {
       {"bytes", row.bytes},
       {"iteration", row.iteration},
       {"operation", row.operation},
       {"block", row.block},
-      {"step", stage.step < kSteps.size() ? kSteps[stage.step] : "?"},
+      {"stage", stage.stage < kStages.size() ? kStages[stage.stage] : "?"},
       {"code", row.code < kCodesCount ? CodeName(static_cast<Code>(row.code)) : "unknown"}};
   if (row.code != 0) args["cause"] = std::string(job.CauseOf(row));
   return args;

@@ -25,27 +25,28 @@ constexpr std::uint64_t kSharedGpuBlockBytes = std::uint64_t{32} << 20;
 // A job that sent something within this is likely to send again: its bulk leaves gaps for that.
 constexpr TimeNs kPairsRecent = kSecond;
 // Blocks of the job's pool that pairs, what comes from other nodes' sends, and copies have at most,
-// each of these orders, so that they never keep each other or other blocks from being made.
-constexpr std::size_t kBlocksOfOrderMax = kBlocksMax / 4;
-// Blocks that are left to each of these orders, of however many there are to make, where others may
-// wait for what another node posts after such a block. A plan has few open.
+// each of these classes, so that they never keep each other or other blocks from being made.
+constexpr std::size_t kBlocksOfClassMax = kBlocksMax / 4;
+// Blocks that are left to each of these classes, of however many there are to make, where others
+// may wait for what another node posts after such a block. A plan has few open.
 constexpr std::size_t kBlocksLeft = kBlocksMax / 24;
-constexpr std::array kOrdersWithBlocksLeft = {schedule::Order::kReceived, schedule::Order::kPaired,
-                                              schedule::Order::kCopied};
+constexpr std::array kClassesWithBlocksLeft = {schedule::TrafficClass::kReceived,
+                                               schedule::TrafficClass::kPaired,
+                                               schedule::TrafficClass::kCopied};
 
-bool HasRoomFor(const Job& job, schedule::Order order) {
-  if (order == schedule::Order::kPlanned) return true;
-  const bool limited = order != schedule::Order::kPosted;
-  if (limited && job.BlocksIn(order) >= kBlocksOfOrderMax) return false;
-  if (job.nodes() == nullptr || (limited && job.BlocksIn(order) < kBlocksLeft)) return true;
+bool HasRoomFor(const Job& job, schedule::TrafficClass traffic_class) {
+  if (traffic_class == schedule::TrafficClass::kPlanned) return true;
+  const bool limited = traffic_class != schedule::TrafficClass::kPosted;
+  if (limited && job.BlocksIn(traffic_class) >= kBlocksOfClassMax) return false;
+  if (job.nodes() == nullptr || (limited && job.BlocksIn(traffic_class) < kBlocksLeft)) return true;
   std::size_t left = 0;
-  for (const schedule::Order each : kOrdersWithBlocksLeft) {
+  for (const schedule::TrafficClass each : kClassesWithBlocksLeft) {
     left += kBlocksLeft - std::min(kBlocksLeft, job.BlocksIn(each));
   }
   return job.free_blocks_count() > left;
 }
 
-// Whether the operation goes in the order of those that only copy. NCCL takes all transfers of a
+// Whether the operation goes in the class of those that only copy. NCCL takes all transfers of a
 // group in one order, which must be that of their numbers.
 bool Copies(const Job& job, const Operation& operation) {
   const Collective kind = operation.spec.kind;
@@ -84,8 +85,8 @@ Blocks::Blocks(Lanes& lanes, BoardWriter& board, Recorder& recorder, WaitReasons
 
 void Blocks::RemoveJob(Job& job) {
   queue_.RemoveJob(job.id());
-  for (Job::GpuScratch& order : job.gpu_scratch) {
-    for (Scratch& scratch : order) {
+  for (Job::GpuScratch& of_class : job.gpu_scratch) {
+    for (Scratch& scratch : of_class) {
       std::vector<ScratchMemory> memory = scratch.PopAll();
       if (memory.empty()) continue;
       mapping_.Send(DiscardScratch{std::move(memory)});
@@ -99,15 +100,15 @@ void Blocks::Free(Job& job, Block& block) {
   job.FreeBlock(block);
 }
 
-void Blocks::AskForScratch(Job& job, schedule::Order order) {
+void Blocks::AskForScratch(Job& job, schedule::TrafficClass traffic_class) {
   std::int8_t gpu = transport::kHost;  // stands first among the job's scratch
-  for (Scratch& scratch : job.gpu_scratch[static_cast<std::size_t>(order)]) {
+  for (Scratch& scratch : job.gpu_scratch[static_cast<std::size_t>(traffic_class)]) {
     const Scratch::Request request = scratch.TakeScratchRequest();
     const std::int8_t wanted = gpu++;
     if (request.place_bytes == 0) continue;
     // Once for each size, which doubles. The blocks wait until it is answered.
     mapping_.Send(MakeScratch{.job = job.id(),
-                              .order = order,
+                              .traffic_class = traffic_class,
                               .gpu = wanted,
                               .place_bytes = request.place_bytes,
                               .places_count = request.places_count});
@@ -117,8 +118,9 @@ void Blocks::AskForScratch(Job& job, schedule::Order order) {
 void Blocks::AddScratch(Job& job, ScratchMade made, TimeNs now) {
   HR_CHECK(made.gpu >= transport::kHost && static_cast<std::size_t>(made.gpu + 1) <= kRailsMax,
            static_cast<int>(made.gpu));
-  job.gpu_scratch[static_cast<std::size_t>(made.order)][static_cast<std::size_t>(made.gpu + 1)].Add(
-      made.place_bytes, std::move(made.memory).value());
+  job.gpu_scratch[static_cast<std::size_t>(made.traffic_class)]
+                 [static_cast<std::size_t>(made.gpu + 1)]
+                     .Add(made.place_bytes, std::move(made.memory).value());
   Make(job, now);
 }
 
@@ -131,7 +133,7 @@ void Blocks::Extend(Job& job, Operation& operation, std::uint64_t blocks_allowed
 }
 
 void Blocks::MakeMore(Job& job, const Operation& operation) {
-  auto& making = job.making[static_cast<std::size_t>(operation.order())];
+  auto& making = job.making[static_cast<std::size_t>(operation.traffic_class())];
   if (making.full()) {
     // What failed before its turn leaves its number behind, and its slot to a later operation.
     DropEnded(job, making);
@@ -192,15 +194,15 @@ std::uint64_t Blocks::BlockBytes(const Job& job, const Operation& operation, Tim
 
 // What one of them lacks room for must not wait for the others.
 void Blocks::Make(Job& job, TimeNs now) {
-  MakeOf(job, schedule::Order::kReceived, now);
-  MakeOf(job, schedule::Order::kPaired, now);
-  MakeOf(job, schedule::Order::kCopied, now);
-  MakeOf(job, schedule::Order::kPlanned, now);
-  MakeOf(job, schedule::Order::kPosted, now);
+  MakeOf(job, schedule::TrafficClass::kReceived, now);
+  MakeOf(job, schedule::TrafficClass::kPaired, now);
+  MakeOf(job, schedule::TrafficClass::kCopied, now);
+  MakeOf(job, schedule::TrafficClass::kPlanned, now);
+  MakeOf(job, schedule::TrafficClass::kPosted, now);
 }
 
-void Blocks::MakeOf(Job& job, schedule::Order order, TimeNs now) {
-  auto& making = job.making[static_cast<std::size_t>(order)];
+void Blocks::MakeOf(Job& job, schedule::TrafficClass traffic_class, TimeNs now) {
+  auto& making = job.making[static_cast<std::size_t>(traffic_class)];
   while (!making.empty()) {
     if (HasBlocksToMake(job, making.front())) {
       Operation& operation = job.slot(making.front());
@@ -228,22 +230,22 @@ void Blocks::DropEnded(Job& job, boost::circular_buffer<std::uint64_t>& making) 
 bool Blocks::MakeNext(Job& job, Operation& operation, TimeNs now) {
   HR_CHECK(operation.blocks_ended + operation.blocks_open <= operation.blocks_made,
            operation.spec.sequence, operation.blocks_ended, operation.blocks_open);
-  if (!HasRoomFor(job, operation.order())) return false;
+  if (!HasRoomFor(job, operation.traffic_class())) return false;
   Block* const block = job.AllocateBlock(operation);
   if (block == nullptr) return false;
   if (operation.paired()) job.pairs().moved_ns = now;
   Cut(job, operation, *block);
   if (NeedsScratch(job, operation, *block) && !AllocateScratch(job, operation, *block)) {
-    const schedule::Order order = block->order();
+    const schedule::TrafficClass traffic_class = block->traffic_class();
     Free(job, *block);
-    AskForScratch(job, order);
+    AskForScratch(job, traffic_class);
     return false;
   }
   ++operation.blocks_made;
   ++operation.blocks_open;
   operation.next_index = block->index + 1;
   if (!StaysHere(job, operation, *block)) Place(job, *block);
-  Enter(job, operation, *block, Step::kInNode, now);
+  Enter(job, operation, *block, Stage::kInNode, now);
   return true;
 }
 
@@ -270,33 +272,33 @@ void Blocks::Cut(const Job& job, Operation& operation, Block& block) {
 }
 
 void Blocks::Place(Job& job, Block& block) {
-  if (job.nodes() == nullptr || schedule::IsOfPairs(block.order())) return;
+  if (job.nodes() == nullptr || schedule::IsOfPairs(block.traffic_class())) return;
   block.crossing = Crossing::kComes;
-  HR_CHECK(!job.crossing[static_cast<std::size_t>(block.order())].full(), block.sequence);
-  job.crossing[static_cast<std::size_t>(block.order())].push_back(job.PlaceOf(block));
+  HR_CHECK(!job.crossing[static_cast<std::size_t>(block.traffic_class())].full(), block.sequence);
+  job.crossing[static_cast<std::size_t>(block.traffic_class())].push_back(job.PlaceOf(block));
 }
 
-void Blocks::Enter(Job& job, Operation& operation, Block& block, Step step, TimeNs now) {
+void Blocks::Enter(Job& job, Operation& operation, Block& block, Stage stage, TimeNs now) {
   HR_CHECK(block.parts_open == 0 && operation.blocks_open > 0, block.sequence, block.parts_open);
   if (MovesInMessages(operation.spec.kind)) {
-    block.step = NextMessageStep(!StaysHere(job, operation, block), step);
+    block.stage = NextMessageStage(!StaysHere(job, operation, block), stage);
   } else if (operation.paired()) {
-    block.step = NextPairStep(AwayOf(job, operation), operation.spec.OnGpu(), step);
+    block.stage = NextPairStage(AwayOf(job, operation), operation.spec.OnGpu(), stage);
   } else {
-    block.step =
-        NextStep(operation.spec, job.nodes(), job.local().size(), step, job.IsRootHere(block));
+    block.stage =
+        NextStage(operation.spec, job.nodes(), job.local().size(), stage, job.IsRootHere(block));
   }
-  if (block.step == Step::kDone && step <= Step::kVerify && operation.verified) {
-    block.step = Step::kVerify;
+  if (block.stage == Stage::kDone && stage <= Stage::kVerify && operation.verified) {
+    block.stage = Stage::kVerify;
   }
-  if (block.step == Step::kDone) {
+  if (block.stage == Stage::kDone) {
     --operation.blocks_open;
     ++operation.blocks_ended;
     recorder_.BlockEnded(job, operation, block, nullptr, now);
     return Free(job, block);
   }
   block.parts_open = 0;
-  if (block.step != Step::kBetweenNodes) {
+  if (block.stage != Stage::kBetweenNodes) {
     if (block.from_gpus) return PushShares(job, operation, block, now);
     block.parts_count = 1;
     block.parts[0].range = block.range;
@@ -305,33 +307,33 @@ void Blocks::Enter(Job& job, Operation& operation, Block& block, Step step, Time
   block.parts_count = 0;
   if (operation.paired()) return PushShares(job, operation, block, now);
   block.crossing = Crossing::kWaits;
-  Cross(job, block.order(), now);
+  Cross(job, block.traffic_class(), now);
   if (block.crossing == Crossing::kWaits) HoldBack(job, operation, block, now);
 }
 
 // Nothing of it moves until blocks before it have come so far.
 void Blocks::HoldBack(Job& job, Operation& operation, const Block& block, TimeNs now) {
-  const auto& places = job.crossing[static_cast<std::size_t>(block.order())];
+  const auto& places = job.crossing[static_cast<std::size_t>(block.traffic_class())];
   const std::uint64_t first = job.block(places.front()).sequence;
   if (operation.parts_moving > 0 || first == block.sequence) return;
   operation.state = Operation::State::kWaiting;
   operation.since_ns = now;
-  operation.step = block.step;
+  operation.stage = block.stage;
   operation.lane = static_cast<std::uint8_t>(lanes_.first_rail());
   wait_reasons_.Set(job, operation, ipc::WaitReason::kBehindBlock, first);
 }
 
-// Some blocks have no step before this one, and those that have may end it in any order. If they
+// Some blocks have no stage before this one, and those that have may end it in any order. If they
 // entered like that, a lane would carry out a job's blocks in another order than other nodes do,
 // and each could wait for what the other one has no credit left for.
-void Blocks::Cross(Job& job, schedule::Order order, TimeNs now) {
-  auto& places = job.crossing[static_cast<std::size_t>(order)];
+void Blocks::Cross(Job& job, schedule::TrafficClass traffic_class, TimeNs now) {
+  auto& places = job.crossing[static_cast<std::size_t>(traffic_class)];
   while (!places.empty()) {
     Block& block = job.block(places.front());
     if (block.crossing != Crossing::kWaits) return;
     block.crossing = Crossing::kNone;
     places.pop_front();
-    HR_CHECK(block.sequence != 0 && block.step == Step::kBetweenNodes, block.sequence);
+    HR_CHECK(block.sequence != 0 && block.stage == Stage::kBetweenNodes, block.sequence);
     PushShares(job, job.slot(block.sequence), block, now);
   }
 }
@@ -340,7 +342,7 @@ void Blocks::Cross(Job& job, schedule::Order order, TimeNs now) {
 // all of them on the one lane.
 void Blocks::PushShares(Job& job, Operation& operation, Block& block, TimeNs now) {
   std::array<Range, kRailsMax> shares;
-  const bool between_nodes = block.step == Step::kBetweenNodes;
+  const bool between_nodes = block.stage == Stage::kBetweenNodes;
   block.parts_count = SharesOf(job, operation, block, shares);
   HR_CHECK(lanes_.first_rail() + block.parts_count <= lanes_.count(), block.parts_count);
   for (std::uint32_t part = 0; part < block.parts_count; ++part) {
@@ -359,21 +361,22 @@ void Blocks::Push(Job& job, Operation& operation, Block& block, std::uint32_t in
   BlockPart& part = block.parts[index];
   part.state = BlockPart::State::kWaiting;
   HR_CHECK(lane < lanes_.count() && block.parts_open < block.parts_count, lane, block.parts_open);
-  part.stage = {.token = StageName{job.id(), job.PlaceOf(block), index}.Pack(),
-                .position = block.position(),
-                .job = job.id(),
-                .order = block.order(),
-                .lane = lane,
-                .bytes = part.range.count * SizeOf(operation.spec.dtype)};
+  part.queued = {.token = StageToken{job.id(), job.PlaceOf(block), index}.Pack(),
+                 .position = block.position(),
+                 .job = job.id(),
+                 .traffic_class = block.traffic_class(),
+                 .lane = lane,
+                 .bytes = part.range.count * SizeOf(operation.spec.dtype)};
   const bool in_messages = MovesInMessages(operation.spec.kind);
-  part.stage.wire_bytes =
-      in_messages && !job.IsHere(block.source) ? 0 : lanes_.WireBytes(job, part.stage, in_messages);
-  if (IsHalf(operation.spec.half)) part.stage.wire_bytes /= 2;
+  part.queued.wire_bytes = in_messages && !job.IsHere(block.source)
+                               ? 0
+                               : lanes_.WireBytes(job, part.queued, in_messages);
+  if (IsHalf(operation.spec.half)) part.queued.wire_bytes /= 2;
   ++block.parts_open;
-  const schedule::Wait wait = queue_.Push(part.stage);
+  const schedule::Wait wait = queue_.Push(part.queued);
   recorder_.StageQueued(job, block, part, now);
   lanes_.SetChanged(lane);
-  operation.step = block.step;
+  operation.stage = block.stage;
   operation.lane = lane;
   if (operation.parts_moving == 0 && operation.state != Operation::State::kWaiting) {
     operation.state = Operation::State::kWaiting;
@@ -389,9 +392,9 @@ void Blocks::Schedule(Jobs& jobs, TimeNs now) {
   next_time_ = kNever;
   for (std::uint8_t lane = 0; lane < lanes_.count(); ++lane) {
     bool changed = lanes_.TestAndClearChanged(lane);
-    while (const std::optional<schedule::Stage> stage = queue_.Pick(lane, now)) {
+    while (const std::optional<schedule::QueuedStage> stage = queue_.Pick(lane, now)) {
       Job& job = JobOf(jobs, stage->job);
-      const StageName name = StageName::Unpack(stage->token);
+      const StageToken name = StageToken::Unpack(stage->token);
       HR_CHECK(name.block < kBlocksMax && name.part < kRailsMax, stage->token);
       Block& block = job.block(name.block);
       Start(job, job.slot(block.sequence), block, block.parts[name.part], now);
@@ -420,30 +423,30 @@ Job& Blocks::JobOf(Jobs& jobs, JobId id) {
 void Blocks::Start(Job& job, Operation& operation, Block& block, BlockPart& part, TimeNs now) {
   HR_CHECK(block.sequence != 0 && operation.spec.sequence == block.sequence, block.sequence,
            operation.spec.sequence);
-  HR_CHECK(part.state == BlockPart::State::kWaiting && !operation.failure, part.stage.token);
+  HR_CHECK(part.state == BlockPart::State::kWaiting && !operation.failure, part.queued.token);
   part.state = BlockPart::State::kMoving;
   ++operation.parts_moving;
   part.begin_ns = now;
   recorder_.StageBegun(job, block, part, now);
-  lanes_.OnStarted(job, part.stage, now);
+  lanes_.OnStarted(job, part.queued, now);
   if (operation.planned()) NoteBegin(job, operation, now);
-  operation.step = block.step;
-  operation.lane = part.stage.lane;
+  operation.stage = block.stage;
+  operation.lane = part.queued.lane;
   operation.state = Operation::State::kMoving;
   operation.since_ns = now;
   wait_reasons_.Set(job, operation, ipc::WaitReason::kNone, 0);
-  lanes_.out(part.stage.lane).Send(StartStage{MakeTransfer(job, operation, block, part)});
+  lanes_.out(part.queued.lane).Send(StartStage{MakeTransfer(job, operation, block, part)});
 }
 
 void Blocks::NoteBegin(Job& job, const Operation& operation, TimeNs now) {
   if (!job.times) return;
-  job.times->BlockMoves(now);
+  job.times->OnBlockStarted(now);
   IterationTimes::BlockTimes& span = job.times->block(operation.iteration, operation.index);
   if (span.begin_ns == 0) span.begin_ns = now;
 }
 
 Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completion, TimeNs now) {
-  const StageName name = StageName::Unpack(completion.token);
+  const StageToken name = StageToken::Unpack(completion.token);
   Block& block = job.block(name.block);
   Operation& operation = job.slot(block.sequence);
   BlockPart& part = block.parts[name.part];
@@ -454,7 +457,7 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
   recorder_.StageEnded(job, block, part, completion.code, now);
   recorder_.Encoded(job, completion.codec);
   Ended ended{operation, std::nullopt, std::nullopt};
-  if (block.step == Step::kVerify && completion.code == Code::kOk) {
+  if (block.stage == Stage::kVerify && completion.code == Code::kOk) {
     Compare(job, block, completion, ended);
   } else if (CameEarly(job, block) && completion.code == Code::kOk && !operation.failure) {
     ended.failure =
@@ -464,17 +467,17 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
                             job.nodes()->nodes[job.pairs().at(block.sequence).node].name,
                             job.DescribeOperation(operation))};
   } else if (completion.code == Code::kOk) {
-    // The same bytes pass several steps; people want to know how many there are.
+    // The same bytes pass several stages; people want to know how many there are.
     const bool stays = StaysHere(job, operation, block);
     const bool scatters = operation.spec.half == Collective::kReduceScatter;
-    const bool counts = block.step == Step::kBetweenNodes || job.nodes() == nullptr || stays;
+    const bool counts = block.stage == Stage::kBetweenNodes || job.nodes() == nullptr || stays;
     if (counts && !scatters) {
-      recorder_.Moved(job, part.stage.bytes);
+      recorder_.Moved(job, part.queued.bytes);
     }
   } else if (!operation.failure) {
     ended.failure = Failure{
         completion.code,
-        fmt::format("lane {} could not move {}: {}", lanes_.Name(part.stage.lane),
+        fmt::format("lane {} could not move {}: {}", lanes_.Name(part.queued.lane),
                     job.DescribeOperation(operation),
                     completion.cause.empty() ? CodeName(completion.code) : completion.cause)};
   }
@@ -486,7 +489,7 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
                          operation.failure ? &*operation.failure : &*ended.failure, now);
     Free(job, block);
   } else {
-    Enter(job, operation, block, static_cast<Step>(static_cast<int>(block.step) + 1), now);
+    Enter(job, operation, block, static_cast<Stage>(static_cast<int>(block.stage) + 1), now);
   }
   Make(job, now);
   return ended;
@@ -506,7 +509,7 @@ void Blocks::Compare(const Job& job, const Block& block, const transport::Comple
 
 // Whether nobody was to send it yet. That it may go is counted before the notice of it leaves.
 bool Blocks::CameEarly(Job& job, const Block& block) {
-  return block.comes && block.step == Step::kBetweenNodes &&
+  return block.comes && block.stage == Stage::kBetweenNodes &&
          block.index >= job.pairs().at(block.sequence).blocks_released;
 }
 
@@ -521,7 +524,7 @@ void Blocks::Abandon(Job& job, Operation& operation, TimeNs now) {
         Unqueue(job, operation, block, part, now);
       } else if (part.state == BlockPart::State::kMoving) {
         // The lane may be writing results: the ranks get their completions when it has let go.
-        lanes_.out(part.stage.lane).Send(CancelStage{part.stage.token});
+        lanes_.out(part.queued.lane).Send(CancelStage{part.queued.token});
       }
     }
     if (block.parts_open > 0) continue;
@@ -536,19 +539,19 @@ void Blocks::Settle(Job& job, Operation& operation, const Block& block, BlockPar
   part.state = BlockPart::State::kNone;
   HR_CHECK(operation.parts_moving > 0, operation.spec.sequence);
   --operation.parts_moving;
-  if (operation.planned() && job.times) job.times->BlockRests(now);
-  queue_.Return(part.stage);
+  if (operation.planned() && job.times) job.times->OnBlockIdle(now);
+  queue_.Return(part.queued);
   lanes_.OnEnded(job, operation, block, part, completion, now);
 }
 
 void Blocks::Unqueue(Job& job, Operation& operation, Block& block, BlockPart& part, TimeNs now) {
-  const bool removed = queue_.Remove(part.stage);
-  HR_CHECK(removed, part.stage.token);
-  HR_CHECK(block.parts_open > 0, part.stage.token);
+  const bool removed = queue_.Remove(part.queued);
+  HR_CHECK(removed, part.queued.token);
+  HR_CHECK(block.parts_open > 0, part.queued.token);
   part.state = BlockPart::State::kNone;
   --block.parts_open;
   recorder_.StageDropped(job, block, part, now);
-  lanes_.SetChanged(part.stage.lane);
+  lanes_.SetChanged(part.queued.lane);
   // All of its job's blocks are given up with it; and pairs, whose numbers are not those of an
   // order, show what they wait for when they come to its head.
   if (operation.planned() || operation.paired()) return;
@@ -557,7 +560,7 @@ void Blocks::Unqueue(Job& job, Operation& operation, Block& block, BlockPart& pa
   for (std::uint64_t later = sequence + 1; later < sequence + kOperationsMax; ++later) {
     Operation& behind = job.slot(later);
     if (behind.state != Operation::State::kWaiting) continue;
-    if (behind.order() != operation.order()) continue;
+    if (behind.traffic_class() != operation.traffic_class()) continue;
     if (behind.reason == ipc::WaitReason::kBehindBlock && behind.reason_argument == sequence) {
       wait_reasons_.Set(job, behind, operation.reason, operation.reason_argument);
     }
@@ -572,7 +575,7 @@ void Blocks::SetShare(Job& job, TimeNs now) {
 }
 
 void Blocks::OnReceivePosted(Job& job, const ReceivePosted& message) {
-  const StageName name = StageName::Unpack(message.token);
+  const StageToken name = StageToken::Unpack(message.token);
   if (name.block >= kBlocksMax || name.part >= kRailsMax) return;
   Block& block = job.block(name.block);
   if (block.sequence == 0 || !block.comes ||

@@ -1,5 +1,5 @@
 // The blocks of all jobs: made from ready operations in order, through the unified queue, over one
-// lane after the other until each has all its steps behind it.
+// lane after the other until each has all its stages behind it.
 //
 // Owned and called by the flow, on dispatch's thread. It reports by its answers: what an
 // operation's end means for ranks and jobs is the flow's business.
@@ -75,14 +75,14 @@ class Blocks {
 
  private:
   void Free(Job& job, Block& block);
-  void AskForScratch(Job& job, schedule::Order order);
+  void AskForScratch(Job& job, schedule::TrafficClass traffic_class);
 
   // Into blocks of what size the operation is cut; 0: it is one.
   std::uint64_t BlockBytes(const Job& job, const Operation& operation, TimeNs now) const;
   void MakeMore(Job& job, const Operation& operation);
   // Makes blocks of ready operations while there is room for them.
   void Make(Job& job, TimeNs now);
-  void MakeOf(Job& job, schedule::Order order, TimeNs now);
+  void MakeOf(Job& job, schedule::TrafficClass traffic_class, TimeNs now);
   // Whether the operation of that number is ready, has not failed, and has blocks left to make.
   static bool HasBlocksToMake(Job& job, std::uint64_t sequence);
   static void DropEnded(Job& job, boost::circular_buffer<std::uint64_t>& making);
@@ -90,13 +90,13 @@ class Blocks {
   static std::uint64_t CountBlocks(const Job& job, const Operation& operation);
   // Fills in what the next block of the operation is.
   static void Cut(const Job& job, Operation& operation, Block& block);
-  // Puts the stages of the block's next step, from `step` on, into the queue, or ends the block.
-  void Enter(Job& job, Operation& operation, Block& block, Step step, TimeNs now);
-  void Cross(Job& job, schedule::Order order, TimeNs now);
+  // Puts the block's next stage, from `stage` on, into the queue, or ends the block.
+  void Enter(Job& job, Operation& operation, Block& block, Stage stage, TimeNs now);
+  void Cross(Job& job, schedule::TrafficClass traffic_class, TimeNs now);
   void HoldBack(Job& job, Operation& operation, const Block& block, TimeNs now);
   // Gives the block its place among those that go to other nodes.
   void Place(Job& job, Block& block);
-  // The stages of a step that goes by the block's shares.
+  // Queues a stage that goes over several lanes, each of which has a share of it.
   void PushShares(Job& job, Operation& operation, Block& block, TimeNs now);
   void Push(Job& job, Operation& operation, Block& block, std::uint32_t part, std::uint8_t lane,
             TimeNs now);

@@ -87,50 +87,50 @@ std::optional<PartBlock> NextPartBlock(std::span<const ipc::PartRow> parts, DTyp
   return std::nullopt;
 }
 
-Step NextStep(const OperationSpec& spec, const JobNodes* nodes, std::size_t local_ranks_count,
-              Step step, bool root_is_here) {
+Stage NextStage(const OperationSpec& spec, const JobNodes* nodes, std::size_t local_ranks_count,
+                Stage stage, bool root_is_here) {
   const bool scatters = spec.half == Collective::kReduceScatter;
   const bool gathers = spec.half == Collective::kAllGather;
   if (nodes == nullptr) {
     // A half that gathers only gives the ranks what the other one has left with the first of them.
-    const Step only = gathers ? Step::kToRanks : Step::kInNode;
-    return step <= only ? only : Step::kDone;
+    const Stage only = gathers ? Stage::kToRanks : Stage::kInNode;
+    return stage <= only ? only : Stage::kDone;
   }
   const bool several = local_ranks_count > 1;
-  // A reduced part is for one rank only, and the step between nodes has put it there.
+  // A reduced part is for one rank only, and the stage between nodes has put it there.
   const bool shared = IsShared(spec.kind);
-  if (spec.OnGpu() && step == Step::kInNode) {
-    return Reduces(spec.kind) || root_is_here ? Step::kInNode : Step::kBetweenNodes;
+  if (spec.OnGpu() && stage == Stage::kInNode) {
+    return Reduces(spec.kind) || root_is_here ? Stage::kInNode : Stage::kBetweenNodes;
   }
-  if (spec.OnGpu() && step == Step::kToRanks) {
+  if (spec.OnGpu() && stage == Stage::kToRanks) {
     const bool has_it = !Reduces(spec.kind) && root_is_here;
     const bool wanted = shared ? several || !has_it : root_is_here;
-    return wanted ? Step::kToRanks : Step::kDone;
+    return wanted ? Stage::kToRanks : Stage::kDone;
   }
-  switch (step) {
-    case Step::kInNode:
-      return several && Reduces(spec.kind) && !gathers ? Step::kInNode : Step::kBetweenNodes;
-    case Step::kBetweenNodes:
-      return Step::kBetweenNodes;
-    case Step::kToRanks:
-      return several && shared && !scatters ? Step::kToRanks : Step::kDone;
-    case Step::kVerify:
-    case Step::kDone:
+  switch (stage) {
+    case Stage::kInNode:
+      return several && Reduces(spec.kind) && !gathers ? Stage::kInNode : Stage::kBetweenNodes;
+    case Stage::kBetweenNodes:
+      return Stage::kBetweenNodes;
+    case Stage::kToRanks:
+      return several && shared && !scatters ? Stage::kToRanks : Stage::kDone;
+    case Stage::kVerify:
+    case Stage::kDone:
       break;
   }
-  return Step::kDone;
+  return Stage::kDone;
 }
 
-Step NextMessageStep(bool crosses, Step step) {
-  const Step only = crosses ? Step::kBetweenNodes : Step::kInNode;
-  return step <= only ? only : Step::kDone;
+Stage NextMessageStage(bool crosses, Stage stage) {
+  const Stage only = crosses ? Stage::kBetweenNodes : Stage::kInNode;
+  return stage <= only ? only : Stage::kDone;
 }
 
-Step NextPairStep(Away away, bool on_gpu, Step step) {
-  if (away == Away::kNo) return step == Step::kInNode ? step : Step::kDone;
-  if (step == Step::kInNode && away == Away::kGoes && on_gpu) return step;
-  if (step <= Step::kBetweenNodes) return Step::kBetweenNodes;
-  return step == Step::kToRanks && away == Away::kComes && on_gpu ? step : Step::kDone;
+Stage NextPairStage(Away away, bool on_gpu, Stage stage) {
+  if (away == Away::kNo) return stage == Stage::kInNode ? stage : Stage::kDone;
+  if (stage == Stage::kInNode && away == Away::kGoes && on_gpu) return stage;
+  if (stage <= Stage::kBetweenNodes) return Stage::kBetweenNodes;
+  return stage == Stage::kToRanks && away == Away::kComes && on_gpu ? stage : Stage::kDone;
 }
 
 std::uint32_t ShareOut(const Range& range, std::uint64_t element_size,

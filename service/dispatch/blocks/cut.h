@@ -1,6 +1,6 @@
-// How a work item is cut into blocks, and which steps and shares each of them has. Pure. Ranges and
-// shares are the same on every node: nothing but the item's shape and what the nodes agreed on goes
-// in. Steps are a node's own: they depend on how many ranks it has and where the root is.
+// How a work item is cut into blocks, and which stages and shares each of them has. Pure. Ranges
+// and shares are the same on every node: nothing but the item's shape and what the nodes agreed on
+// goes in. Stages are a node's own: they depend on how many ranks it has and where the root is.
 #pragma once
 
 #include <array>
@@ -37,19 +37,19 @@ std::optional<PartBlock> NextPartBlock(std::span<const ipc::PartRow> parts, DTyp
 std::uint64_t PartNumbersCount(std::span<const ipc::PartRow> parts, DType dtype,
                                std::uint64_t block_bytes);
 
-// The first step at or after `step` that a block needs on a node with `local_ranks_count` ranks;
+// The first stage at or after `stage` that a block needs on a node with `local_ranks_count` ranks;
 // whether it is verified is not for the route to say, and kVerify never the answer.
-// GPUs' memory reaches other nodes by way of scratch, so that it has steps which the host's memory
+// GPUs' memory reaches other nodes by way of scratch, so that it has stages which the host's memory
 // can do without; `root_is_here`: the rank whose part or data the block is, is of this node.
-Step NextStep(const OperationSpec& spec, const JobNodes* nodes, std::size_t local_ranks_count,
-              Step step, bool root_is_here = false);
+Stage NextStage(const OperationSpec& spec, const JobNodes* nodes, std::size_t local_ranks_count,
+                Stage stage, bool root_is_here = false);
 
 // The same of a message between two ranks, of which at least one is of this node.
-Step NextMessageStep(bool crosses, Step step);
+Stage NextMessageStage(bool crosses, Stage stage);
 
 // The same of a send or receive. It crosses where its other side is away, and from or to GPUs'
 // memory through scratch.
-Step NextPairStep(Away away, bool on_gpu, Step step);
+Stage NextPairStage(Away away, bool on_gpu, Stage stage);
 
 // The shares of `range` on each lane between nodes, which end together by the agreed cost lines;
 // shares may be empty. Returns how many lanes there are.

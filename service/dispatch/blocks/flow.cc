@@ -411,7 +411,7 @@ void Flow::FailPairsOf(Job& job, std::uint32_t rank, const Failure& failure, Tim
   });
 }
 
-void Flow::RefuseBeyond(Job& job, const DrainNotes& drain, const Failure& failure, TimeNs now) {
+void Flow::RefuseBeyond(Job& job, const DrainState& drain, const Failure& failure, TimeNs now) {
   for (Operation& operation : job.operations()) {
     if (operation.open() && operation.spec.sequence > drain.operations) {
       Withdraw(job, operation, failure, now);

@@ -118,7 +118,7 @@ class Flow {
   // Takes the work item from its lanes and ends it, without an event: more of them may follow.
   void Withdraw(Job& job, Operation& operation, const Failure& failure, TimeNs now);
   // What is open and comes after the drain's limits ends alone.
-  void RefuseBeyond(Job& job, const DrainNotes& drain, const Failure& failure, TimeNs now);
+  void RefuseBeyond(Job& job, const DrainState& drain, const Failure& failure, TimeNs now);
   // A rank has left after operation `last` and iteration `last_iteration`: later ones cannot be
   // carried out.
   void LimitTo(Job& job, std::uint64_t last, std::uint64_t last_iteration, const std::string& cause,
@@ -142,7 +142,7 @@ class Flow {
   // The job's deadlines, which stood still for that long, go on.
   void ResumeDeadlines(Job& job, TimeNs frozen_ns, TimeNs now);
 
-  static JobId JobOf(std::uint64_t token) { return StageName::Unpack(token).job; }
+  static JobId JobOf(std::uint64_t token) { return StageToken::Unpack(token).job; }
 
  private:
   // Whether every local rank has posted the operation and nothing else holds it back.

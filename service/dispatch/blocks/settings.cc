@@ -45,7 +45,7 @@ std::string AskedBy(const Steering& steering) {
 }
 
 Failure DrainedFailure(const Job& job) {
-  const DrainNotes& drain = job.steering.drain;
+  const DrainState& drain = job.steering.drain;
   const std::string after =
       !job.gradients ? fmt::format("operation {}", drain.operations)
       : drain.operations == 0

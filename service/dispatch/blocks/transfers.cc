@@ -37,7 +37,7 @@ void AddMember(Job& job, const Operation& operation, std::uint32_t rank, std::ui
   ++transfer.members_count;
 }
 
-// In the steps of the node a part has scratch of its own, or there is one part.
+// In the stages of the node a part has scratch of its own, or there is one part.
 void AddScratch(const Block& block, const BlockPart& part, transport::Transfer& transfer) {
   transfer.members[transfer.members_count] = block.scratch_on_gpus[block.PartOf(part)];
   transfer.devices[transfer.members_count] = transport::kHost;
@@ -83,9 +83,9 @@ void FillPairScratch(Job& job, const Operation& operation, const Block& block,
   AddScratch(block, part, transfer);
 }
 
-void FillPairStep(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
-                  transport::Transfer& transfer) {
-  if (block.step == Step::kBetweenNodes) {
+void FillPairStage(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
+                   transport::Transfer& transfer) {
+  if (block.stage == Stage::kBetweenNodes) {
     FillPairBetweenNodes(job, operation, block, part, transfer);
   } else if (job.pairs().at(operation.spec.sequence).away == Away::kNo) {
     FillPair(job, operation, part, transfer);
@@ -107,7 +107,7 @@ std::byte* MemoryOfMessage(Job& job, const Operation& operation, const Block& bl
 void FillMessage(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
                  transport::Transfer& transfer) {
   transfer.root = 0;
-  if (block.step == Step::kInNode) {
+  if (block.stage == Stage::kInNode) {
     transfer.kind = Collective::kBroadcast;
     transfer.members_count = 2;
     for (std::uint32_t i = 0; i < 2; ++i) {
@@ -197,7 +197,7 @@ void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
   transfer.block_count = block.range.count;
   transfer.operation_count = operation.spec.count;
   if (operation.spec.OnGpu()) {
-    // Between the steps of GPUs a block lies in one piece.
+    // Between the stages of GPUs a block lies in one piece.
     transfer.runs = {};
     transfer.skip = 0;
   }
@@ -331,7 +331,7 @@ bool AllocateGpuScratch(Job& job, const Operation& operation, Block& block) {
 
 transport::Transfer MakeTransfer(Job& job, const Operation& operation, const Block& block,
                                  const BlockPart& part) {
-  transport::Transfer transfer{.token = part.stage.token,
+  transport::Transfer transfer{.token = part.queued.token,
                                .kind = operation.spec.kind,
                                .dtype = operation.spec.dtype,
                                .reduction = operation.spec.reduction,
@@ -343,7 +343,7 @@ transport::Transfer MakeTransfer(Job& job, const Operation& operation, const Blo
     transfer.skip = part.range.begin;
   }
   if (operation.paired()) {
-    FillPairStep(job, operation, block, part, transfer);
+    FillPairStage(job, operation, block, part, transfer);
     return transfer;
   }
   if (MovesInMessages(operation.spec.kind)) {
@@ -351,28 +351,28 @@ transport::Transfer MakeTransfer(Job& job, const Operation& operation, const Blo
     return transfer;
   }
   const bool by_scratch = job.nodes() != nullptr && operation.spec.OnGpu();
-  switch (block.step) {
-    case Step::kInNode:
+  switch (block.stage) {
+    case Stage::kInNode:
       if (by_scratch) {
         FillFromGpus(job, operation, block, part, transfer);
       } else {
         FillInNode(job, operation, block, part, transfer);
       }
       break;
-    case Step::kBetweenNodes:
+    case Stage::kBetweenNodes:
       FillBetweenNodes(job, operation, block, part, transfer);
       break;
-    case Step::kToRanks:
+    case Stage::kToRanks:
       if (by_scratch) {
         FillToGpus(job, operation, block, part, transfer);
       } else {
         FillToRanks(job, operation, block, part, transfer);
       }
       break;
-    case Step::kVerify:
+    case Stage::kVerify:
       FillVerify(job, operation, part, transfer);
       break;
-    case Step::kDone:
+    case Stage::kDone:
       HR_CHECK(false, block.sequence);
   }
   return transfer;

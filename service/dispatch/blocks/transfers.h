@@ -1,7 +1,7 @@
-// Where the bytes of a block lie, and the transfer that carries one part of its step.
+// Where the bytes of a block lie, and the transfer that carries one part of its stage.
 //
 // A block of GPUs' memory goes to other nodes by way of scratch that all GPUs of the node reach, so
-// that each of them carries its share to and from there, and blocks pass their steps side by side.
+// that each of them carries its share to and from there, and blocks pass their stages side by side.
 // Scratch is pinned memory of the host, one piece for a block, or lies on the GPUs that have lanes
 // to other nodes, a piece on each for its share of the block.
 #pragma once

@@ -3,13 +3,13 @@
 namespace headrace::service {
 
 void WaitReasons::OnStageWaits(Job& job, const StageWaits& message) {
-  const StageName name = StageName::Unpack(message.token);
+  const StageToken name = StageToken::Unpack(message.token);
   if (name.block >= kBlocksMax || name.part >= kRailsMax) return;
   const Block& block = job.block(name.block);
   // It has ended meanwhile. (An answer overtakes no end: another stage of that name began later.)
   if (block.sequence == 0 || name.part >= block.parts_count) return;
   const BlockPart& part = block.parts[name.part];
-  if (part.state != BlockPart::State::kMoving || part.stage.lane != message.lane) return;
+  if (part.state != BlockPart::State::kMoving || part.queued.lane != message.lane) return;
   Operation& operation = job.slot(block.sequence);
   if (operation.state != Operation::State::kMoving || operation.failure) return;
   const bool was_peer = operation.reason == ipc::WaitReason::kPeer;

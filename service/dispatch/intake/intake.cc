@@ -326,7 +326,7 @@ std::optional<Failure> Intake::WhyNoPair(const Job& job, std::uint32_t rank,
                                job.DescribeRank(rank))};
   }
   if (refusing_) return Failure{Code::kUnavailable, "the service is shutting down"};
-  const DrainNotes& drain = job.steering.drain;
+  const DrainState& drain = job.steering.drain;
   if (drain.agreed && job.members()[rank].operations >= drain.operations &&
       job.IterationsOf(rank) >= drain.iterations) {
     return DrainedFailure(job);
@@ -366,7 +366,7 @@ std::optional<Failure> Intake::CheckAndPost(Job& job, std::uint32_t rank,
                    fmt::format("{} posted {} again before it had ended: wait for it first",
                                job.DescribeRank(rank), job.DescribeGradient(*tensor))};
   }
-  const DrainNotes& drain = job.steering.drain;
+  const DrainState& drain = job.steering.drain;
   if (drain.agreed && iteration > drain.iterations) {
     // This post alone: what is under way is to end well.
     const Failure drained = DrainedFailure(job);

@@ -190,7 +190,7 @@ void RemotePairs::OnReady(Job& job, std::uint32_t node, const SendNotice& notice
 }
 
 Pair* RemotePairs::FindSend(Job& job, std::uint32_t node, const SendNotice& notice) {
-  if (OrderOf(notice.send) != schedule::Order::kPaired) return nullptr;
+  if (TrafficClassOf(notice.send) != schedule::TrafficClass::kPaired) return nullptr;
   if (PairPlace(notice.send) >= job.pairs().capacity()) return nullptr;
   Pair& pair = job.pairs().at(notice.send);
   const Operation& operation = pair.operation;

@@ -1,9 +1,9 @@
-// A block of an operation on its way: a range of the operation's elements, and the step of its
-// route that it is at. A step is one stage in the unified queue, or, between nodes with several
-// rails, one stage a rail.
+// A block of an operation on its way: a range of the operation's elements, and the stage of its
+// route that it is at. A stage is one entry in the unified queue, or, between nodes with several
+// rails, one entry for each rail.
 //
-// Blocks stand in a pool of their job and are named by their place in it; a stage's token says
-// which job, block and part it is.
+// Blocks stand in a pool of their job and are named by their place in it; a queued stage's token
+// says which job, block and part it is.
 #pragma once
 
 #include <array>
@@ -26,9 +26,10 @@ inline constexpr std::uint64_t kBlocksPerOperationMax = std::uint64_t{1} << 16;
 inline constexpr std::uint64_t kPlannedSequence = std::uint64_t{1} << 47;
 inline constexpr std::uint64_t kPairedSequence = std::uint64_t{1} << 46;
 
-constexpr schedule::Order OrderOf(std::uint64_t sequence) {
-  if ((sequence & kPlannedSequence) != 0) return schedule::Order::kPlanned;
-  return (sequence & kPairedSequence) != 0 ? schedule::Order::kPaired : schedule::Order::kPosted;
+constexpr schedule::TrafficClass TrafficClassOf(std::uint64_t sequence) {
+  if ((sequence & kPlannedSequence) != 0) return schedule::TrafficClass::kPlanned;
+  return (sequence & kPairedSequence) != 0 ? schedule::TrafficClass::kPaired
+                                           : schedule::TrafficClass::kPosted;
 }
 
 // A pair's sequence is its number, which comes round after a billion, and its place among the
@@ -47,7 +48,7 @@ constexpr std::uint64_t PairNumber(std::uint64_t sequence) {
 }
 
 // What happens to a block, in this order; a route leaves out what it does not need.
-enum class Step : std::uint8_t {
+enum class Stage : std::uint8_t {
   kInNode = 0,        // the node's ranks are summed; the whole collective when all ranks are here
   kBetweenNodes = 1,  // one message stream per node, however many ranks it has
   kToRanks = 2,       // the result goes to the node's other ranks
@@ -61,12 +62,12 @@ struct Range {
   std::uint64_t count = 0;
 };
 
-// One stage of a block's step: a share of its elements on one lane.
+// One lane's share of a block's stage.
 struct BlockPart {
   enum class State : std::uint8_t { kNone, kWaiting, kMoving };
   State state = State::kNone;
   Range range;
-  schedule::Stage stage;
+  schedule::QueuedStage queued;
   TimeNs begin_ns = 0;  // when the lane got it
 };
 
@@ -85,9 +86,9 @@ struct Block {
   bool copies = false;               // as Operation's
   std::uint32_t parts_to_stand = 0;  // of those: parts that their lanes are to accept,
   std::uint32_t parts_standing = 0;  // and have accepted
-  Step step = Step::kInNode;
+  Stage stage = Stage::kInNode;
   Crossing crossing = Crossing::kNone;
-  std::uint32_t parts_open = 0;  // of this step
+  std::uint32_t parts_open = 0;  // of this stage
   std::uint32_t parts_count = 0;
   std::byte* scratch = nullptr;  // the host's, for a sum that belongs to no rank of this node
   // Where GPUs find the scratch of a block in their memory: one for all of it, or, where it crosses
@@ -98,9 +99,9 @@ struct Block {
 
   // The block's name on every node and its place in the job's order.
   std::uint64_t position() const { return sequence << 16 | index; }
-  schedule::Order order() const {
-    if (copies) return schedule::Order::kCopied;
-    return comes ? schedule::Order::kReceived : OrderOf(sequence);
+  schedule::TrafficClass traffic_class() const {
+    if (copies) return schedule::TrafficClass::kCopied;
+    return comes ? schedule::TrafficClass::kReceived : TrafficClassOf(sequence);
   }
   std::size_t PartOf(const BlockPart& part) const {
     return static_cast<std::size_t>(&part - parts.data());
@@ -110,7 +111,7 @@ struct Block {
 constexpr std::uint64_t SequenceOf(std::uint64_t position) { return position >> 16; }
 
 // What a stage's token says.
-struct StageName {
+struct StageToken {
   JobId job;
   std::uint32_t block = 0;  // place in the job's pool
   std::uint32_t part = 0;
@@ -118,7 +119,7 @@ struct StageName {
   std::uint64_t Pack() const {
     return std::uint64_t{job.value} << 32 | std::uint64_t{block} << 8 | part;
   }
-  static StageName Unpack(std::uint64_t token) {
+  static StageToken Unpack(std::uint64_t token) {
     return {JobId{static_cast<std::uint32_t>(token >> 32)},
             static_cast<std::uint32_t>(token >> 8 & 0xffffff),
             static_cast<std::uint32_t>(token & 0xff)};

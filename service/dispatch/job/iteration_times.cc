@@ -102,11 +102,11 @@ std::span<const IterationTimes::BlockTimes> IterationTimes::blocks(std::uint64_t
   return ColumnOf(iteration).blocks;
 }
 
-void IterationTimes::BlockMoves(TimeNs now) {
+void IterationTimes::OnBlockStarted(TimeNs now) {
   if (moving_count_++ == 0) moving_since_ns_ = now;
 }
 
-void IterationTimes::BlockRests(TimeNs now) {
+void IterationTimes::OnBlockIdle(TimeNs now) {
   HR_CHECK(moving_count_ > 0);
   if (--moving_count_ == 0) moving_ns_ += now - moving_since_ns_;
 }

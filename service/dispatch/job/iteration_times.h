@@ -46,8 +46,8 @@ class IterationTimes {
   std::span<const BlockTimes> blocks(std::uint64_t iteration) const;
 
   // A block of the plan has come onto a lane, or has left the last one.
-  void BlockMoves(TimeNs now);
-  void BlockRests(TimeNs now);
+  void OnBlockStarted(TimeNs now);
+  void OnBlockIdle(TimeNs now);
 
   void EndIteration(std::uint64_t iteration);
   TimeNs BackwardBegin(std::uint64_t iteration) const;

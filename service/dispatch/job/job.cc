@@ -131,7 +131,7 @@ Block* Job::AllocateBlock(const Operation& operation) {
   block.comes = operation.comes;
   block.copies = operation.copies;
   block.parts_standing = 0;
-  ++blocks_in_[static_cast<std::size_t>(block.order())];
+  ++blocks_in_[static_cast<std::size_t>(block.traffic_class())];
   return &block;
 }
 
@@ -139,13 +139,13 @@ void Job::FreeBlock(Block& block) {
   HR_CHECK(block.sequence != 0 && free_blocks_.size() < kBlocksMax, block.sequence);
   if (block.crossing != Crossing::kNone) {
     // Only a failed job gives up blocks that other nodes wait for.
-    auto& places = crossing[static_cast<std::size_t>(block.order())];
+    auto& places = crossing[static_cast<std::size_t>(block.traffic_class())];
     const auto found = std::find(places.begin(), places.end(), PlaceOf(block));
     HR_CHECK(found != places.end(), block.sequence);
     places.erase(found);
     block.crossing = Crossing::kNone;
   }
-  std::size_t& blocks_in = blocks_in_[static_cast<std::size_t>(block.order())];
+  std::size_t& blocks_in = blocks_in_[static_cast<std::size_t>(block.traffic_class())];
   HR_CHECK(blocks_in > 0, block.sequence);
   --blocks_in;
   block.sequence = 0;

@@ -40,8 +40,8 @@
 #include "service/dispatch/job/pairs.h"
 #include "service/dispatch/job/part_tables.h"
 #include "service/dispatch/job/scratch.h"
-#include "service/dispatch/job/slow_notes.h"
-#include "service/dispatch/job/steering_notes.h"
+#include "service/dispatch/job/slow_ranks_state.h"
+#include "service/dispatch/job/steering_state.h"
 #include "service/dispatch/job/uid_use.h"
 #include "service/schedule/queue.h"
 #include "service/session/nodes.h"
@@ -137,14 +137,14 @@ class Job {
 
   // The operation in the slot of `sequence`; it may be free or belong to another sequence.
   Operation& slot(std::uint64_t sequence) {
-    switch (OrderOf(sequence)) {
-      case schedule::Order::kPlanned:
+    switch (TrafficClassOf(sequence)) {
+      case schedule::TrafficClass::kPlanned:
         return gradients->operation(sequence);
-      case schedule::Order::kPaired:
-      case schedule::Order::kReceived:
+      case schedule::TrafficClass::kPaired:
+      case schedule::TrafficClass::kReceived:
         return pairs_.at(sequence).operation;
-      case schedule::Order::kPosted:
-      case schedule::Order::kCopied:
+      case schedule::TrafficClass::kPosted:
+      case schedule::TrafficClass::kCopied:
         break;
     }
     return operations_[sequence % kOperationsMax];
@@ -213,10 +213,10 @@ class Job {
   std::string DescribeMissing(const Posts& posts) const;
 
   // A free block of the pool; null when all are in use. Its place goes into stage tokens. It is of
-  // the operation's order until it is freed.
+  // the operation's class until it is freed.
   Block* AllocateBlock(const Operation& operation);
-  std::size_t BlocksIn(schedule::Order order) const {
-    return blocks_in_[static_cast<std::size_t>(order)];
+  std::size_t BlocksIn(schedule::TrafficClass traffic_class) const {
+    return blocks_in_[static_cast<std::size_t>(traffic_class)];
   }
   bool has_free_blocks() const { return !free_blocks_.empty(); }
   std::size_t free_blocks_count() const { return free_blocks_.size(); }
@@ -235,10 +235,10 @@ class Job {
   // "what rank 3 (pid 12) has got in block 2 of iteration 400 is not what rank 2 (pid 11) has got"
   std::string DescribeDifference(const Operation& operation, const Block& block,
                                  std::uint64_t differing) const;
-  // Memory for blocks of GPUs that go to other nodes, by order of blocks: the host's first, then
+  // Memory for blocks of GPUs that go to other nodes, by class of blocks: the host's first, then
   // that of the GPU of each lane.
   using GpuScratch = std::array<Scratch, 1 + kRailsMax>;
-  std::array<GpuScratch, schedule::kOrdersCount> gpu_scratch;
+  std::array<GpuScratch, schedule::kTrafficClassesCount> gpu_scratch;
   // Likewise for sums of the host's memory that belong to no rank of this node.
   struct HostScratch {
     Mapping memory;  // untouched, and so without memory, until a block needs it
@@ -246,7 +246,7 @@ class Job {
   };
   HostScratch host_scratch;
   GpuScratch& ScratchOf(const Block& block) {
-    return gpu_scratch[static_cast<std::size_t>(block.order())];
+    return gpu_scratch[static_cast<std::size_t>(block.traffic_class())];
   }
   // Whether the block's rank, where the collective has one, is of this node.
   bool IsRootHere(const Block& block) const { return IsHere(block.root); }
@@ -285,11 +285,11 @@ class Job {
   // Whether the failure is worth the state "failed", or just the orderly end of the job.
   bool failed = false;
   // Ready operations, blocks of the plan and pairs with blocks still to make, each in their order.
-  std::array<boost::circular_buffer<std::uint64_t>, schedule::kOrdersCount> making;
-  // Places of the blocks that have not entered the lanes between nodes, by order (operations and
+  std::array<boost::circular_buffer<std::uint64_t>, schedule::kTrafficClassesCount> making;
+  // Places of the blocks that have not entered the lanes between nodes, by class (operations and
   // the plan; pairs are in none): there they enter in the same order on every node, whatever comes
   // before that on this one.
-  std::array<boost::circular_buffer<std::uint32_t>, schedule::kOrdersCount> crossing;
+  std::array<boost::circular_buffer<std::uint32_t>, schedule::kTrafficClassesCount> crossing;
   // What a job of several nodes waits for before it can begin; for people.
   std::string waits_for;
   // A rank on another node left after this operation: later ones cannot be carried out.
@@ -301,14 +301,14 @@ class Job {
   TimeNs links_failed_ns = 0;
   // The same for gradients: no later iteration is possible.
   std::uint64_t last_iteration = UINT64_MAX;
-  // What people have asked for, as far as it is in force: see steering_notes.h.
+  // What people have asked for, as far as it is in force: see steering_state.h.
   schedule::JobShare share;
   bool share_unsent = false;  // a lane had no room for it
   bool paused = false;
   std::uint32_t paused_by = 0;  // uid
   bool draining = false;
-  SteeringNotes steering;
-  SlowNotes slow;
+  SteeringState steering;
+  SlowRanksState slow;
   // What the ranks get is compared every so many iterations and operations; 0: never.
   std::uint32_t verify = 0;
   UidUse* use = nullptr;  // of its owner, while the flow knows the job
@@ -334,7 +334,7 @@ class Job {
 
  private:
   static bool IsPaired(std::uint64_t sequence) {
-    return OrderOf(sequence) == schedule::Order::kPaired;
+    return TrafficClassOf(sequence) == schedule::TrafficClass::kPaired;
   }
   template <typename Value>
   Value& PartOf(std::array<Value, 2>& sides, std::uint64_t sequence, std::uint32_t rank) {
@@ -363,7 +363,8 @@ class Job {
   std::vector<std::uint32_t> local_;
   std::vector<Block> blocks_;
   std::vector<std::uint32_t> free_blocks_;
-  std::array<std::size_t, schedule::kOrdersCount> blocks_in_{};  // that are not free, by order
+  std::array<std::size_t, schedule::kTrafficClassesCount>
+      blocks_in_{};  // that are not free, by class
 };
 
 using Jobs = std::vector<std::unique_ptr<Job>>;

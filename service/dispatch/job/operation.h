@@ -44,7 +44,7 @@ struct Operation {
   std::uint64_t blocks_open = 0;   // in the queue or on a lane
   std::uint64_t parts_moving = 0;  // of them, on lanes
   std::uint32_t next_index = 0;    // of what moves in messages: of no block before it was made
-  Step step = Step::kInNode;       // of the block that moved on last, as is the lane
+  Stage stage = Stage::kInNode;    // of the block that moved on last, as is the lane
   std::uint8_t lane = 0;
   ipc::WaitReason reason = ipc::WaitReason::kNone;
   std::uint64_t reason_argument = 0;
@@ -53,10 +53,10 @@ struct Operation {
   std::shared_ptr<const WirePlan> plan;  // held by what is under way, and by Gradients
   std::uint32_t index = 0;
   std::uint64_t iteration = 0;
-  bool verified = false;  // its blocks have the step kVerify
+  bool verified = false;  // its blocks have the stage kVerify
   // The send of a pair is on another node.
   bool comes = false;
-  // It only copies, and goes in the order of such operations.
+  // It only copies, and goes in the class of such operations.
   bool copies = false;
   // So many blocks of a send are waited for on its receiver's node.
   std::uint64_t blocks_allowed = UINT64_MAX;
@@ -65,10 +65,10 @@ struct Operation {
   // Ready, with nothing of it in the queue or on a lane, and nothing to come.
   bool moved() const { return blocks_open == 0 && (failure || blocks_ended == blocks_count); }
   bool planned() const { return plan != nullptr; }
-  bool paired() const { return OrderOf(spec.sequence) == schedule::Order::kPaired; }
-  schedule::Order order() const {
-    if (copies) return schedule::Order::kCopied;
-    return comes ? schedule::Order::kReceived : OrderOf(spec.sequence);
+  bool paired() const { return TrafficClassOf(spec.sequence) == schedule::TrafficClass::kPaired; }
+  schedule::TrafficClass traffic_class() const {
+    if (copies) return schedule::TrafficClass::kCopied;
+    return comes ? schedule::TrafficClass::kReceived : TrafficClassOf(spec.sequence);
   }
   // Blocks that may be made so far.
   std::uint64_t blocks_due() const { return std::min(blocks_count, blocks_allowed); }

@@ -10,8 +10,8 @@
 namespace headrace::service {
 namespace {
 
-// Blocks of one pair that may be on their lanes before those before them are: an order has fewer
-// stages in flight on each lane.
+// Blocks of one pair that may be on their lanes before those before them are: a traffic class has
+// fewer stages in flight on each lane.
 constexpr std::uint32_t kAheadMax = 64;
 static_assert(schedule::kInFlightStagesMax < kAheadMax);
 

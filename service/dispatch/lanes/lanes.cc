@@ -57,15 +57,15 @@ std::uint8_t Lanes::OnGpus() const {
   return *on_gpus_;
 }
 
-std::uint64_t Lanes::BytesBetweenNodes(const Job& job, const schedule::Stage& stage) {
-  if (stage.order == schedule::Order::kReceived) return 0;
-  if (stage.order == schedule::Order::kPaired) return stage.bytes;
+std::uint64_t Lanes::BytesBetweenNodes(const Job& job, const schedule::QueuedStage& stage) {
+  if (stage.traffic_class == schedule::TrafficClass::kReceived) return 0;
+  if (stage.traffic_class == schedule::TrafficClass::kPaired) return stage.bytes;
   const auto members = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
   return static_cast<std::uint64_t>(
       transport::BytesSent(members, job.nodes()->servers_count, static_cast<double>(stage.bytes)));
 }
 
-void Lanes::OnStarted(const Job& job, const schedule::Stage& stage, TimeNs now) {
+void Lanes::OnStarted(const Job& job, const schedule::QueuedStage& stage, TimeNs now) {
   HR_CHECK(stage.lane < lanes_.size(), stage.lane);
   LaneState& lane = lanes_[stage.lane];
   if (lane.row.in_flight_stages++ == 0) lane.busy_since = now;
@@ -75,22 +75,22 @@ void Lanes::OnStarted(const Job& job, const schedule::Stage& stage, TimeNs now) 
 
 void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
                     const transport::Completion& completion, TimeNs now) {
-  LaneState& lane = lanes_[part.stage.lane];
-  HR_CHECK(lane.row.in_flight_stages > 0 && lane.row.in_flight_bytes >= part.stage.bytes,
-           part.stage.token, lane.row.in_flight_bytes);
-  lane.row.in_flight_bytes -= part.stage.bytes;
+  LaneState& lane = lanes_[part.queued.lane];
+  HR_CHECK(lane.row.in_flight_stages > 0 && lane.row.in_flight_bytes >= part.queued.bytes,
+           part.queued.token, lane.row.in_flight_bytes);
+  lane.row.in_flight_bytes -= part.queued.bytes;
   // At every end and not only at the last one: a lane that is never empty is not to look idle.
   if (!lane.port.measures_flow) SetBusy(lane, lane.busy_ns + now - lane.busy_since);
   lane.busy_since = now;
   --lane.row.in_flight_stages;
   ++lane.row.stages_ended;
   // What is only looked at says nothing of what moving costs.
-  if (completion.code == Code::kOk && block.step != Step::kVerify) {
-    lane.row.bytes_moved += part.stage.bytes;
-    lane.row.last_bytes = part.stage.bytes;
+  if (completion.code == Code::kOk && block.stage != Stage::kVerify) {
+    lane.row.bytes_moved += part.queued.bytes;
+    lane.row.last_bytes = part.queued.bytes;
     lane.row.last_ns = completion.end_ns - completion.begin_ns;
-    auto bytes = static_cast<double>(part.stage.bytes);
-    const bool between_nodes = IsBetweenNodes(part.stage.lane);
+    auto bytes = static_cast<double>(part.queued.bytes);
+    const bool between_nodes = IsBetweenNodes(part.queued.lane);
     if (between_nodes) {
       const auto members = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
       bytes = transport::BytesSent(members, job.nodes()->servers_count, bytes);
@@ -120,10 +120,10 @@ void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, co
 // the slower of the two, it only says that the wire is no slower.
 void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& part,
                       const transport::CodecUse& use, double bytes, double seconds) const {
-  LaneSamples& samples = job.samples[SampleOf(part.stage.lane)];
-  const Codec codec = IsBetweenNodes(part.stage.lane) ? job.CodecOf(operation) : Codec();
+  LaneSamples& samples = job.samples[SampleOf(part.queued.lane)];
+  const Codec codec = IsBetweenNodes(part.queued.lane) ? job.CodecOf(operation) : Codec();
   if (codec == Codec::kNone || use.plain_bytes == 0) return samples.Add(bytes, seconds);
-  const auto block_bytes = static_cast<double>(part.stage.bytes);
+  const auto block_bytes = static_cast<double>(part.queued.bytes);
   job.codec_samples.Add(codec, block_bytes, use, operation.iteration);
   const double share = static_cast<double>(use.sent_bytes) / static_cast<double>(use.plain_bytes);
   const double coding_s = static_cast<double>(use.encode_ns + use.decode_ns) / kSecond;
@@ -201,8 +201,8 @@ std::uint8_t Lanes::WaitedFor(Job& job, const Operation& operation) const {
     if (block.sequence != operation.spec.sequence) continue;
     for (std::uint32_t index = 0; index < block.parts_count; ++index) {
       const BlockPart& part = block.parts[index];
-      if (part.state == BlockPart::State::kMoving && IsBetweenNodes(part.stage.lane)) {
-        return part.stage.lane;
+      if (part.state == BlockPart::State::kMoving && IsBetweenNodes(part.queued.lane)) {
+        return part.queued.lane;
       }
     }
   }
@@ -213,18 +213,18 @@ std::uint8_t Lanes::WaitedFor(Job& job, const Operation& operation) const {
 void Lanes::Ask(Job& job, const Operation& operation) {
   std::array<const BlockPart*, ipc::kLaneRowsMax> firsts{};
   for (const Block& block : job.blocks()) {
-    if (block.sequence != operation.spec.sequence || block.step != Step::kBetweenNodes) continue;
+    if (block.sequence != operation.spec.sequence || block.stage != Stage::kBetweenNodes) continue;
     for (std::uint32_t index = 0; index < block.parts_count; ++index) {
       const BlockPart& part = block.parts[index];
       if (part.state != BlockPart::State::kMoving) continue;
-      const BlockPart*& first = firsts[part.stage.lane];
-      if (first == nullptr || part.stage.position < first->stage.position) first = &part;
+      const BlockPart*& first = firsts[part.queued.lane];
+      if (first == nullptr || part.queued.position < first->queued.position) first = &part;
     }
   }
   for (const BlockPart* const part : firsts) {
     if (part == nullptr) continue;
     // A lane that is too far behind will be asked again.
-    lanes_[part->stage.lane].out.TrySend(AskStage{part->stage.token});
+    lanes_[part->queued.lane].out.TrySend(AskStage{part->queued.token});
   }
 }
 

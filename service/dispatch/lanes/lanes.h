@@ -40,7 +40,7 @@ class Lanes {
     return operation.spec.OnGpu() ? OnGpus() : in_node_;
   }
   // What this node sends for a stage; `message`: to one other node.
-  std::uint64_t WireBytes(const Job& job, const schedule::Stage& stage, bool message) const {
+  std::uint64_t WireBytes(const Job& job, const schedule::QueuedStage& stage, bool message) const {
     return IsBetweenNodes(stage.lane) && !message ? BytesBetweenNodes(job, stage) : stage.bytes;
   }
   // The lane that an operation whose blocks are in different steps waits for.
@@ -62,7 +62,7 @@ class Lanes {
   // ---- what is on them ----
   // At most as many starts and cancels wait as stages are in flight.
   Outgoing<LaneMessage>& out(std::uint8_t lane) { return lanes_[lane].out; }
-  void OnStarted(const Job& job, const schedule::Stage& stage, TimeNs now);
+  void OnStarted(const Job& job, const schedule::QueuedStage& stage, TimeNs now);
   void OnEnded(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
                const transport::Completion& completion, TimeNs now);
   // The board shows an older state of the lane's queue; taken back once it is shown.
@@ -128,7 +128,7 @@ class Lanes {
   };
 
   std::uint8_t OnGpus() const;
-  static std::uint64_t BytesBetweenNodes(const Job& job, const schedule::Stage& stage);
+  static std::uint64_t BytesBetweenNodes(const Job& job, const schedule::QueuedStage& stage);
   // The lane's place among the job's samples: the one inside the node, then the rails.
   std::size_t SampleOf(std::uint8_t lane) const {
     return IsBetweenNodes(lane) ? lane - first_rail_ + std::size_t{1} : 0;

@@ -24,10 +24,10 @@ void FillStages(const BlockRecord& record, ipc::FlightRow& row) {
   row.stages_count = static_cast<std::uint8_t>(std::min<std::uint32_t>(record.count, UINT8_MAX));
   const std::size_t kept = std::min<std::size_t>(record.count, record.stages.size());
   for (std::size_t i = 0; i < kept; ++i) {
-    const BlockRecord::Stage& stage = record.stages[i];
+    const BlockRecord::StageTimes& stage = record.stages[i];
     row.stages[i] = {
         .lane = stage.lane,
-        .step = stage.step,
+        .stage = stage.stage,
         .reserved0 = 0,
         .queued_us = After(stage.queued_ns, row.first_post_ns),
         .begin_us = After(stage.begin_ns, row.first_post_ns),

@@ -44,16 +44,16 @@ struct LaneShare {
 
 // The stages that a block has behind it; those beyond the row's room are only counted.
 struct BlockRecord {
-  struct Stage {
+  struct StageTimes {
     std::uint8_t lane = 0;
-    std::uint8_t step = 0;
+    std::uint8_t stage = 0;
     TimeNs queued_ns = 0;
     TimeNs begin_ns = 0;  // 0: no lane ever had it
     TimeNs end_ns = 0;
   };
   std::uint32_t count = 0;
-  std::array<Stage, ipc::kFlightStagesMax> stages;
-  std::array<TimeNs, kRailsMax> queued_ns{};  // by part of its step
+  std::array<StageTimes, ipc::kFlightStagesMax> stages;
+  std::array<TimeNs, kRailsMax> queued_ns{};  // by part of its stage
 };
 
 // One iteration of one rank while its gradients come in.

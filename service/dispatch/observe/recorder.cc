@@ -186,7 +186,7 @@ void Recorder::ItemOpened(const Job& job, const Operation& operation) {
 
 void Recorder::Post(const Job& job, std::uint64_t sequence, std::uint32_t rank, TimeNs now) {
   FlightRecord& flight = job.record->flight;
-  if (OrderOf(sequence) == schedule::Order::kPaired) {
+  if (TrafficClassOf(sequence) == schedule::TrafficClass::kPaired) {
     const Pair& pair = job.pairs().pair(PairPlace(sequence));
     HR_CHECK(PairPlace(sequence) < flight.pairs.size(), sequence);
     flight.pairs[PairPlace(sequence)][pair.SideOf(rank)] = now;
@@ -302,22 +302,22 @@ LaneShare& Recorder::ShareOf(const Job& job, std::uint8_t lane) {
 
 void Recorder::StageQueued(const Job& job, const Block& block, const BlockPart& part, TimeNs now) {
   job.record->blocks[job.PlaceOf(block)].queued_ns[block.PartOf(part)] = now;
-  ++ShareOf(job, part.stage.lane).row.queued_stages;
+  ++ShareOf(job, part.queued.lane).row.queued_stages;
 }
 
 void Recorder::StageBegun(const Job& job, const Block& block, const BlockPart& part, TimeNs now) {
-  ipc::ShareRow& share = ShareOf(job, part.stage.lane).row;
-  HR_CHECK(share.queued_stages > 0, part.stage.token);
+  ipc::ShareRow& share = ShareOf(job, part.queued.lane).row;
+  HR_CHECK(share.queued_stages > 0, part.queued.token);
   --share.queued_stages;
   ++share.in_flight_stages;
-  share.in_flight_bytes += part.stage.bytes;
+  share.in_flight_bytes += part.queued.bytes;
   const TimeNs waited_ns = now - QueuedNs(job, block, part);
   share.waiting_ns += waited_ns;
   job.record->sums.waiting_ns += waited_ns;
 }
 
 void Recorder::StageDropped(const Job& job, const Block& block, const BlockPart& part, TimeNs now) {
-  ipc::ShareRow& share = ShareOf(job, part.stage.lane).row;
+  ipc::ShareRow& share = ShareOf(job, part.queued.lane).row;
   --share.queued_stages;
   const TimeNs waited_ns = now - QueuedNs(job, block, part);
   share.waiting_ns += waited_ns;
@@ -327,13 +327,13 @@ void Recorder::StageDropped(const Job& job, const Block& block, const BlockPart&
 
 void Recorder::StageEnded(const Job& job, const Block& block, const BlockPart& part, Code code,
                           TimeNs now) {
-  ipc::ShareRow& share = ShareOf(job, part.stage.lane).row;
-  HR_CHECK(share.in_flight_stages > 0 && share.in_flight_bytes >= part.stage.bytes,
-           part.stage.token);
+  ipc::ShareRow& share = ShareOf(job, part.queued.lane).row;
+  HR_CHECK(share.in_flight_stages > 0 && share.in_flight_bytes >= part.queued.bytes,
+           part.queued.token);
   --share.in_flight_stages;
-  share.in_flight_bytes -= part.stage.bytes;
+  share.in_flight_bytes -= part.queued.bytes;
   ++share.stages_ended;
-  if (code == Code::kOk) share.bytes_moved += part.stage.bytes;
+  if (code == Code::kOk) share.bytes_moved += part.queued.bytes;
   share.moving_ns += now - part.begin_ns;
   job.record->sums.moving_ns += now - part.begin_ns;
   NoteStage(job, block, part, part.begin_ns, now);
@@ -343,8 +343,8 @@ void Recorder::NoteStage(const Job& job, const Block& block, const BlockPart& pa
                          TimeNs end_ns) {
   BlockRecord& record = job.record->blocks[job.PlaceOf(block)];
   if (record.count < record.stages.size()) {
-    record.stages[record.count] = {.lane = part.stage.lane,
-                                   .step = static_cast<std::uint8_t>(block.step),
+    record.stages[record.count] = {.lane = part.queued.lane,
+                                   .stage = static_cast<std::uint8_t>(block.stage),
                                    .queued_ns = record.queued_ns[block.PartOf(part)],
                                    .begin_ns = begin_ns,
                                    .end_ns = end_ns};

@@ -66,7 +66,7 @@ class Recorder {
   // It was taken out of the queue.
   void StageDropped(const Job& job, const Block& block, const BlockPart& part, TimeNs now);
   void StageEnded(const Job& job, const Block& block, const BlockPart& part, Code code, TimeNs now);
-  // Bytes have reached their ranks; those that pass several steps count once.
+  // Bytes have reached their ranks; those that pass several stages count once.
   // What a transfer's encoding came to.
   void Encoded(const Job& job, const transport::CodecUse& use);
   void Moved(const Job& job, std::uint64_t bytes);

@@ -161,7 +161,7 @@ ipc::QueueRow MakeQueueRow(const Job& job, const Operation& operation) {
     ipc::SetText(row.peer, NodeOfOtherSide(job, operation.spec));
   }
   row.bytes = operation.spec.Bytes();
-  row.stage = static_cast<std::uint8_t>(operation.step);
+  row.stage = static_cast<std::uint8_t>(operation.stage);
   row.kind = static_cast<std::uint8_t>(operation.spec.kind);
   row.dtype = static_cast<std::uint8_t>(operation.spec.dtype);
   row.lane = operation.lane;

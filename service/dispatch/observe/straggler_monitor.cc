@@ -180,7 +180,7 @@ TimeNs StragglerMonitor::CheckJob(Job& job, TimeNs now) {
 }
 
 void StragglerMonitor::Ask(Job& job, TimeNs now) {
-  // Some of its blocks may be at other steps; those between nodes are found where lanes are asked.
+  // Some of its blocks may be at other stages; those between nodes are found where lanes are asked.
   const auto long_on_lane = [now](const Operation& operation) {
     return operation.state == Operation::State::kMoving && !operation.failure &&
            now - operation.since_ns >= kAskAfter;

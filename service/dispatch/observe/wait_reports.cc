@@ -122,17 +122,17 @@ WaitReport ReportPairWait(const Job& job, const Operation& operation, TimeNs wai
   return report;
 }
 
-std::string_view StepName(Step step) {
-  switch (step) {
-    case Step::kInNode:
+std::string_view StageText(Stage stage) {
+  switch (stage) {
+    case Stage::kInNode:
       return "in the node";
-    case Step::kBetweenNodes:
+    case Stage::kBetweenNodes:
       return "between nodes";
-    case Step::kToRanks:
+    case Stage::kToRanks:
       return "to the node's ranks";
-    case Step::kVerify:
+    case Stage::kVerify:
       return "comparing results";
-    case Step::kDone:
+    case Stage::kDone:
       break;
   }
   return "done";
@@ -187,16 +187,16 @@ WaitReport ReportMoveWait(Job& job, const Operation& operation, const Lanes& lan
   const std::string waited = FormatSeconds(waited_ns);
   if (operation.state == Operation::State::kWaiting) {
     report.text = fmt::format("{} waits for its turn on lane {} ({}) for {}: {}", report.subject,
-                              lanes.Name(operation.lane), StepName(operation.step), waited,
+                              lanes.Name(operation.lane), StageText(operation.stage), waited,
                               WhyItQueues(operation));
   } else if (operation.reason == ipc::WaitReason::kPeer && job.nodes() != nullptr) {
     report.text =
         fmt::format("{} waits for {} on lane {} for {}", report.subject,
                     Peers(job, operation.reason_argument), lanes.Name(operation.lane), waited);
   } else {
-    report.text =
-        fmt::format("{} is on lane {} ({}) for {} and waits for no other node", report.subject,
-                    lanes.Name(lanes.WaitedFor(job, operation)), StepName(operation.step), waited);
+    report.text = fmt::format("{} is on lane {} ({}) for {} and waits for no other node",
+                              report.subject, lanes.Name(lanes.WaitedFor(job, operation)),
+                              StageText(operation.stage), waited);
   }
   return report;
 }

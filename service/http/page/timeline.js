@@ -52,7 +52,7 @@ function barsOfRank(passes) {
   }).filter((bar) => bar.to > bar.from);
 }
 
-const STEPS = ["in the node", "between nodes", "to the node's ranks"];
+const STAGES = ["in the node", "between nodes", "to the node's ranks"];
 
 function nameOf(block) {
   const part = block.part ? `.${block.part}` : "";
@@ -67,9 +67,9 @@ function barsOfLane(blocks, lane) {
       const waited = stage.queued === null ? 0 : stage.begin - stage.queued;
       const failed = block.code === "ok" ? "" : `, failed: ${block.code}`;
       return {
-        kind: failed ? "failed" : `moved step${stage.step}`, label: String(block.block),
+        kind: failed ? "failed" : `moved stage${stage.stage}`, label: String(block.block),
         queued: stage.queued, from: stage.begin, to: end,
-        says: `block ${nameOf(block)} ${block.tensor}, ${bytes(block.bytes)}, ${STEPS[stage.step] ?? ""}: `
+        says: `block ${nameOf(block)} ${block.tensor}, ${bytes(block.bytes)}, ${STAGES[stage.stage] ?? ""}: `
           + `waited ${duration(waited)}, moved ${duration(end - stage.begin)}${failed}`,
       };
     }));
@@ -169,7 +169,7 @@ function pattern() {
 function legend(last) {
   const passes = [["backward", "backward pass"], ["forward", "forward pass"],
     ["waited", "forward pass stood still (drawn first)"]];
-  const stages = [["step0", STEPS[0]], ["step1", STEPS[1]], ["step2", STEPS[2]],
+  const stages = [["stage0", STAGES[0]], ["stage1", STAGES[1]], ["stage2", STAGES[2]],
     ["queued", "waits for the lane"], ["failed", "failed"]];
   const wanted = last.passes.length ? passes.concat(stages) : stages;
   show("timeline-legend", ...wanted.map(([kind, words]) =>

@@ -18,7 +18,7 @@ namespace headrace::plan::tool {
 namespace {
 
 using plan::Affine;
-using plan::CostLine;
+using plan::PiecewiseCost;
 using plan::Route;
 
 Error Usage(const std::string& what) { return {Code::kInvalidArgument, what}; }
@@ -36,7 +36,7 @@ Result<Route> LineRoute(const NetworkOptions& options, const plan::Profile& prof
   } else if (options.ns_per_byte < 0) {
     return Usage("give --ns-per-byte or --ratio beside --startup-us, or --nodes instead");
   }
-  const CostLine line = Affine(options.startup_us * 1e-6, s_per_byte);
+  const PiecewiseCost line = Affine(options.startup_us * 1e-6, s_per_byte);
   if (options.architecture == "allreduce") return plan::AllReduceRoute(line);
   const double pull_startup_s =
       (options.pull_startup_us < 0 ? options.startup_us : options.pull_startup_us) * 1e-6;
@@ -58,7 +58,7 @@ Result<Route> ClusterRouteOf(const NetworkOptions& options) {
     const std::uint32_t servers = options.servers == 0 ? options.nodes : options.servers;
     return ClusterServerRoute(cluster, PlacementOf(options), servers);
   }
-  return ClusterRoute(cluster, *plan::AlgorithmNamed(options.algorithm));
+  return ClusterRoute(cluster, *plan::AllReduceModelNamed(options.algorithm));
 }
 
 }  // namespace

@@ -77,10 +77,10 @@ UniqueFd MakeDevice(const std::string& pid) {
   if (!network || setns(network.get(), CLONE_NEWNET) != 0) Die("enter the network of " + pid);
   UniqueFd device(open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC));
   if (!device) Die("open /dev/net/tun");
-  ifreq wish{};
-  std::strcpy(wish.ifr_name, "far0");
-  wish.ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
-  if (ioctl(device.get(), TUNSETIFF, &wish) != 0) Die("make far0");
+  ifreq request{};
+  std::strcpy(request.ifr_name, "far0");
+  request.ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
+  if (ioctl(device.get(), TUNSETIFF, &request) != 0) Die("make far0");
   if (ioctl(device.get(), TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4) != 0) Die("offload on far0");
   return device;
 }

@@ -18,7 +18,7 @@ constexpr std::uint64_t kSeed = 1;
 constexpr double kStartup = 3e-4;
 
 // Communication takes as long as the computation: where there is most to decide.
-CostLine LineFor(const Profile& profile) {
+PiecewiseCost LineFor(const Profile& profile) {
   const Workload work = MakeWorkload(profile);
   return Affine(kStartup,
                 (work.backward_s() + work.forward_s()) / static_cast<double>(work.total_bytes()));
@@ -55,7 +55,7 @@ BENCHMARK(Growth)->RangeMultiplier(4)->Range(64, 65536)->Complexity()->Unit(
 // Small startups make many blocks worth while, which is where the sweep has most states.
 void ExactByStartupNs(benchmark::State& state) {
   const Profile profile = NetworkProfile(10000, kSeed);
-  CostLine line = LineFor(profile);
+  PiecewiseCost line = LineFor(profile);
   line.pieces[0].startup_s = static_cast<double>(state.range(0)) * 1e-9;
   Measure(state, Policy::kExact, profile, AllReduceRoute(line), 200);
 }
@@ -79,7 +79,7 @@ BENCHMARK(PolicyOnOneLane)->Apply(EachPolicy)->Unit(benchmark::kMillisecond);
 void PolicyOnServers(benchmark::State& state) {
   const auto policy = static_cast<Policy>(state.range(0));
   const Profile profile = NetworkProfile(kLargeTensors, kSeed);
-  const CostLine line = LineFor(profile);
+  const PiecewiseCost line = LineFor(profile);
   Measure(state, policy, profile, ParameterServerRoute(line, line, Placement::kExtra), 100);
   state.SetLabel(std::string(Name(policy)));
 }
@@ -88,8 +88,8 @@ BENCHMARK(PolicyOnServers)->Apply(EachPolicy)->Unit(benchmark::kMillisecond);
 void PolicyInHierarchy(benchmark::State& state) {
   const auto policy = static_cast<Policy>(state.range(0));
   const Profile profile = NetworkProfile(kLargeTensors, kSeed);
-  const CostLine line = LineFor(profile);
-  const CostLine inner = Affine(kStartup / 10, line.pieces[0].s_per_byte / 4);
+  const PiecewiseCost line = LineFor(profile);
+  const PiecewiseCost inner = Affine(kStartup / 10, line.pieces[0].s_per_byte / 4);
   Measure(state, policy, profile, HierarchyRoute(inner, line, inner), 100);
   state.SetLabel(std::string(Name(policy)));
 }
@@ -114,8 +114,8 @@ Recording RecordingOf(const Profile& profile) {
 void AutoOnRecorded(benchmark::State& state) {
   const Profile profile = NetworkProfile(static_cast<std::size_t>(state.range(0)), kSeed);
   const Recording recording = RecordingOf(profile);
-  const CostLine line = LineFor(profile);
-  const CostLine inner = Affine(kStartup / 10, line.pieces[0].s_per_byte / 4);
+  const PiecewiseCost line = LineFor(profile);
+  const PiecewiseCost inner = Affine(kStartup / 10, line.pieces[0].s_per_byte / 4);
   const Route route =
       state.range(1) == 1 ? AllReduceRoute(line) : HierarchyRoute(inner, line, inner);
   Result<Plan> plan = MakePlan(Policy::kAuto, profile, route, 1, {}, recording);
@@ -137,9 +137,9 @@ BENCHMARK(AutoOnRecorded)
 void AutoInCodecs(benchmark::State& state) {
   const Profile profile = NetworkProfile(static_cast<std::size_t>(state.range(0)), kSeed);
   const Recording recording = RecordingOf(profile);
-  CostLine line = LineFor(profile);
+  PiecewiseCost line = LineFor(profile);
   line.pieces[0].s_per_byte *= static_cast<double>(state.range(2));
-  const CostLine inner = Affine(kStartup / 10, line.pieces[0].s_per_byte / 4);
+  const PiecewiseCost inner = Affine(kStartup / 10, line.pieces[0].s_per_byte / 4);
   Route route = state.range(1) == 1 ? AllReduceRoute(line) : HierarchyRoute(inner, line, inner);
   Stage& between = route.stages[route.stages.size() / 2];
   for (const Codec codec : {Codec::kInt8, Codec::kBFloat16}) {

@@ -41,10 +41,10 @@ ipc::FlightRow Block(std::uint64_t number, TimeNs first_ns) {
   return row;
 }
 
-void AddStage(ipc::FlightRow& row, std::uint8_t lane, std::uint8_t step, std::uint32_t queued_us,
+void AddStage(ipc::FlightRow& row, std::uint8_t lane, std::uint8_t stage, std::uint32_t queued_us,
               std::uint32_t begin_us, std::uint32_t end_us) {
   row.stages[row.stages_count++] = {.lane = lane,
-                                    .step = step,
+                                    .stage = stage,
                                     .reserved0 = 0,
                                     .queued_us = queued_us,
                                     .begin_us = begin_us,

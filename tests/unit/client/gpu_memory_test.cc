@@ -199,8 +199,8 @@ TEST_F(GpuMemoryTest, StaysForThoseWhoKeepItWhenTheSessionIsGone) {
 TEST_F(GpuMemoryTest, GoesOnlyWhenTheGpuIsDoneWithIt) {
   hr_segment* segment = Segment(kMiB);
   const auto address = reinterpret_cast<CuAddress>(hr_segment_address(segment));
-  Gate gate;
-  gate.Close(contexts_[0], stream());
+  StreamBlocker blocker;
+  blocker.Close(contexts_[0], stream());
   {
     const auto current = In();
     ASSERT_EQ(call().memset_async(address, 1, kMiB, stream()), CuResult::kSuccess);
@@ -212,7 +212,7 @@ TEST_F(GpuMemoryTest, GoesOnlyWhenTheGpuIsDoneWithIt) {
   });
   EXPECT_FALSE(IsIdle());
   EXPECT_FALSE(released);
-  gate.Open();
+  blocker.Open();
   releaser.join();
   Synchronize();
   EXPECT_EQ(counts().mappings, 0U);

@@ -22,12 +22,12 @@ namespace headrace::client {
 inline constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 // Holds a stream up until it is opened. The stream's part of it must be over before it goes.
-class Gate {
+class StreamBlocker {
  public:
   void Close(const transport::PrimaryContext& context, transport::CuStream stream) {
     const transport::CudaDriver& driver = *context.get().driver;
     const transport::CurrentContext current(driver, context.get().context);
-    EXPECT_EQ(driver.call().launch_host_call(stream, &Gate::Pass, this),
+    EXPECT_EQ(driver.call().launch_host_call(stream, &StreamBlocker::Pass, this),
               transport::CuResult::kSuccess);
   }
   void Open() {
@@ -36,7 +36,7 @@ class Gate {
   }
 
  private:
-  static void Pass(void* gate) { static_cast<Gate*>(gate)->open_.wait(false); }
+  static void Pass(void* blocker) { static_cast<StreamBlocker*>(blocker)->open_.wait(false); }
 
   std::atomic<bool> open_ = false;
 };

@@ -61,15 +61,15 @@ class GpuStreamsTest : public GpuSessionTest, public testing::WithParamInterface
 
 TEST_P(GpuStreamsTest, SaysThatMemoryIsReadyWhenTheStreamHasComeSoFar) {
   hr_tensor* tensor = Tensor(100);
-  Gate gate;
-  gate.Close(contexts_[0], stream());
+  StreamBlocker blocker;
+  blocker.Close(contexts_[0], stream());
   const hr_operation operation = Post(tensor);
   const ipc::Record record = service_->Take();
   EXPECT_EQ(record.flags, ipc::kRecordAwaitsWord);
   EXPECT_EQ(record.commit, operation);
   EXPECT_EQ(record.count, 100U);
   EXPECT_EQ(Ready(operation), 0U);
-  gate.Open();
+  blocker.Open();
   Synchronize();
   EXPECT_EQ(Ready(operation), operation);
   service_->End(operation);
@@ -289,8 +289,8 @@ TEST(GpuStreamsDeathTest, LeavesWordsToAStreamThatIsHeldUpBySomethingElse) {
         auto stream = transport::CreateStream(context, transport::kCuStreamNonBlocking, 0).value();
         ipc::Channel::Created channel = ipc::Channel::Create().value();
         const ipc::Channel seen = ipc::Channel::Open(channel.fd.get()).value();
-        Gate gate;
-        gate.Close(context, stream.get().thing);
+        StreamBlocker blocker;
+        blocker.Close(context, stream.get().thing);
         {
           SessionGpus gpus(channel.channel.layout(), cuda_double::LibraryPath());
           HR_CHECK(gpus.Driver().ok() && gpus.NoteMemoryOn(0).ok());
@@ -299,7 +299,7 @@ TEST(GpuStreamsDeathTest, LeavesWordsToAStreamThatIsHeldUpBySomethingElse) {
           gpus.LetStreamsPass(kMillisecond);
         }
         { const ipc::Channel gone = std::move(channel.channel); }
-        gate.Open();
+        blocker.Open();
         const transport::CurrentContext current(*driver, context.get().context);
         HR_CHECK(driver->call().stream_synchronize(stream.get().thing) == CuResult::kSuccess);
         HR_CHECK(seen.layout().ready[5].load() == 5);

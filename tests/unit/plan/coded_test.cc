@@ -44,8 +44,8 @@ TEST(EncodedLine, OverlapsPieceByPiece) {
   const CostPiece line{0, 1e-4, 8e-9};
   const PieceSizes sizes;
   for (const CodecCost& cost : {kInt8, kBFloat16, kSlow}) {
-    const CostLine coded = EncodedLine(line, cost, sizes);
-    ASSERT_TRUE(CheckCostLine(coded).ok());
+    const PiecewiseCost coded = EncodedLine(line, cost, sizes);
+    ASSERT_TRUE(CheckPiecewiseCost(coded).ok());
     for (const double bytes : {1e3, 2e4, 1e5, 5e5, 2e6, 1e8}) {
       const double encoded = bytes * cost.share;
       // The lane's own way to cut a transfer.
@@ -72,11 +72,11 @@ TEST(BlockSeconds, ABlockOfSeveralCodecsIsATransferForEach) {
   for (std::uint32_t l = 0; l < 3; ++l) draft.Append(l, 0, work.bytes[l]);
   // What is too small is not encoded.
   EXPECT_DOUBLE_EQ(BlockSeconds(stage, work, Collective::kAllReduce, draft.parts, 808'000),
-                   stage.coded[0].lines[0].Seconds(400'000) + StageLine(stage).Seconds(400'000) +
-                       StageLine(stage).Seconds(8000));
+                   stage.coded[0].lines[0].Seconds(400'000) + StageCost(stage).Seconds(400'000) +
+                       StageCost(stage).Seconds(8000));
   work.codecs.clear();
   EXPECT_DOUBLE_EQ(BlockSeconds(stage, work, Collective::kAllReduce, draft.parts, 808'000),
-                   StageLine(stage).Seconds(808'000));
+                   StageCost(stage).Seconds(808'000));
 }
 
 TEST(CodedPlans, CoverEveryByteAndTheSimulationAgreesForEveryPolicy) {
@@ -87,7 +87,7 @@ TEST(CodedPlans, CoverEveryByteAndTheSimulationAgreesForEveryPolicy) {
     if (instance % 2 == 1) {
       const Route network = route;
       route =
-          HierarchyRoute(Affine(1e-6, 1e-10), StageLine(network.stages[0]), Affine(1e-6, 1e-10));
+          HierarchyRoute(Affine(1e-6, 1e-10), StageCost(network.stages[0]), Affine(1e-6, 1e-10));
       route.stages[1].coded = network.stages[0].coded;
     }
     std::vector<CodecChoice> choices;
@@ -269,8 +269,8 @@ TEST(EncodedLine, IsACostLineForTheOddestCosts) {
                              .encode_s_per_byte = rate,
                              .decode_s_per_byte = rate};
         ASSERT_TRUE(IsCodecCost(cost));
-        const CostLine line = EncodedLine({0, 1e-4, s_per_byte}, cost, {});
-        EXPECT_TRUE(CheckCostLine(line).ok()) << share << " " << rate << " " << s_per_byte;
+        const PiecewiseCost line = EncodedLine({0, 1e-4, s_per_byte}, cost, {});
+        EXPECT_TRUE(CheckPiecewiseCost(line).ok()) << share << " " << rate << " " << s_per_byte;
         EXPECT_LE(line.pieces.back().from_bytes, std::uint64_t{1} << 40U);
       }
     }

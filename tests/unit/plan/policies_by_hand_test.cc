@@ -134,7 +134,7 @@ TEST(ByteSchedulerPlan, TunesToNoWorseThanAnyOnePartitionSize) {
 // Units of one byte. The gap from 4 to 8 holds a startup and 3 units; then input first.
 TEST(UsBytePlan, SizesABlockToEndAsTheNextGradientAppears) {
   const Workload work = TwoTensors();
-  const CostLine line = Affine(1, 1);
+  const PiecewiseCost line = Affine(1, 1);
   const Draft draft = UsByte(work, line, {1, {0, 1}});
   const Timetable table = MakeTimetable(work, AllReduceRoute(line), draft);
   ExpectBlocks(draft, table, {{1, 3, 4, 8}, {0, 2, 8, 11}, {1, 2, 11, 14}});
@@ -145,7 +145,7 @@ TEST(UsBytePlan, SizesABlockToEndAsTheNextGradientAppears) {
 // gap of 2 holds a startup and one unit of tensor 2.
 TEST(UsBytePlan, SendsOneUnitWhereTheGapIsBelowAStartup) {
   const Workload work = ThreeTensors();
-  const CostLine line = Affine(1, 1);
+  const PiecewiseCost line = Affine(1, 1);
   const Draft draft = UsByte(work, line, {1, {0, 1, 2}});
   const Timetable table = MakeTimetable(work, AllReduceRoute(line), draft);
   ExpectBlocks(draft, table,
@@ -156,7 +156,7 @@ TEST(UsBytePlan, SendsOneUnitWhereTheGapIsBelowAStartup) {
 // until 10, and pays no second startup.
 TEST(UsBytePlan, GrowsTheBlockOfTheSameTensor) {
   const Workload work = ThreeTensors();
-  const CostLine line = Affine(1, 1);
+  const PiecewiseCost line = Affine(1, 1);
   const Draft draft = UsByte(work, line, {1, {0, 2, 1}});
   const Timetable table = MakeTimetable(work, AllReduceRoute(line), draft);
   ExpectBlocks(draft, table, {{2, 8, 1, 10}, {0, 1, 10, 12}, {1, 4, 12, 17}, {2, 2, 17, 20}});
@@ -280,7 +280,7 @@ TEST(UsBytePlan, SearchesPrioritiesThatAreAPermutationAndNoWorse) {
   for (int instance = 0; instance < 300; ++instance) {
     const Profile profile = RandomProfile(random, 20, 1'000'000);
     const Workload work = MakeWorkload(profile);
-    const CostLine line{{RandomLine(random, profile)}};
+    const PiecewiseCost line{{RandomLine(random, profile)}};
     const std::uint64_t unit = work.element_bytes * (1 + random.Below(100'000));
     const auto seconds = [&](const UsByteTuning& tuning) {
       return MakeTimetable(work, AllReduceRoute(line), UsByte(work, line, tuning)).iteration_s;

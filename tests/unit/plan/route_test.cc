@@ -12,15 +12,15 @@
 namespace headrace::plan {
 namespace {
 
-TEST(CostLine, TakesThePieceThatHoldsTheBytes) {
-  const CostLine line{{{0, 1, 2}, {100, 50, 1}}};
+TEST(PiecewiseCost, TakesThePieceThatHoldsTheBytes) {
+  const PiecewiseCost line{{{0, 1, 2}, {100, 50, 1}}};
   EXPECT_DOUBLE_EQ(line.Seconds(0), 1);
   EXPECT_DOUBLE_EQ(line.Seconds(99), 199);
   EXPECT_DOUBLE_EQ(line.Seconds(100), 150);
 }
 
-TEST(CostLine, GivesTheMostBytesThatEndInTime) {
-  const CostLine line{{{0, 1, 2}, {100, 50, 1}}};
+TEST(PiecewiseCost, GivesTheMostBytesThatEndInTime) {
+  const PiecewiseCost line{{{0, 1, 2}, {100, 50, 1}}};
   EXPECT_DOUBLE_EQ(line.BytesWithin(0.5), 0);
   EXPECT_DOUBLE_EQ(line.BytesWithin(21), 10);
   // 150 s carry 74.5 bytes of the first piece and 100 of the second.
@@ -29,17 +29,17 @@ TEST(CostLine, GivesTheMostBytesThatEndInTime) {
   EXPECT_EQ(Affine(1, 0).BytesWithin(1), std::numeric_limits<double>::infinity());
 }
 
-TEST(CostLine, AddsUpAndComparesPieceByPiece) {
+TEST(PiecewiseCost, AddsUpAndComparesPieceByPiece) {
   Random random(21);
   const Profile profile = RandomProfile(random, 10, 100'000);
   for (int instance = 0; instance < 300; ++instance) {
-    CostLine lines[2];
-    for (CostLine& line : lines) {
-      line = CostLine{{RandomLine(random, profile), RandomLine(random, profile)}};
+    PiecewiseCost lines[2];
+    for (PiecewiseCost& line : lines) {
+      line = PiecewiseCost{{RandomLine(random, profile), RandomLine(random, profile)}};
       line.pieces[1].from_bytes = 1 + random.Below(100'000);
     }
-    const CostLine sum = Sum(lines[0], lines[1]);
-    const CostLine slower = Slower(lines[0], lines[1]);
+    const PiecewiseCost sum = Sum(lines[0], lines[1]);
+    const PiecewiseCost slower = Slower(lines[0], lines[1]);
     for (int probe = 0; probe < 50; ++probe) {
       const std::uint64_t bytes = random.Below(200'000);
       const double left = lines[0].Seconds(bytes);
@@ -50,11 +50,11 @@ TEST(CostLine, AddsUpAndComparesPieceByPiece) {
   }
 }
 
-TEST(CostLine, StaysAboveTheLinesBelow) {
+TEST(PiecewiseCost, StaysAboveTheLinesBelow) {
   Random random(22);
   const Profile profile = RandomProfile(random, 10, 100'000);
   for (int instance = 0; instance < 300; ++instance) {
-    CostLine line{{RandomLine(random, profile), RandomLine(random, profile)}};
+    PiecewiseCost line{{RandomLine(random, profile), RandomLine(random, profile)}};
     line.pieces[1].from_bytes = 1 + random.Below(100'000);
     for (const CostPiece& below : LinesBelow(line, 200'000)) {
       ASSERT_GE(below.startup_s, 0);
@@ -66,9 +66,9 @@ TEST(CostLine, StaysAboveTheLinesBelow) {
   }
 }
 
-TEST(CostLine, IsRefusedWithTheReason) {
-  const auto reason = [](const CostLine& line) {
-    const Error error = CheckCostLine(line).error();
+TEST(PiecewiseCost, IsRefusedWithTheReason) {
+  const auto reason = [](const PiecewiseCost& line) {
+    const Error error = CheckPiecewiseCost(line).error();
     EXPECT_EQ(error.code(), Code::kInvalidArgument) << error.text();
     return error.text();
   };
@@ -96,7 +96,7 @@ TEST(Rails, ShareWholeElementsOfRandomBlocks) {
   Random random(23);
   const Profile profile = RandomProfile(random, 10, 1'000'000);
   for (int instance = 0; instance < 500; ++instance) {
-    std::vector<CostLine> lines;
+    std::vector<PiecewiseCost> lines;
     for (std::uint64_t rail = 0; rail < 2 + random.Below(4); ++rail) {
       lines.push_back({{RandomLine(random, profile)}});
     }
@@ -112,7 +112,7 @@ TEST(Rails, ShareWholeElementsOfRandomBlocks) {
     }
     ASSERT_EQ(sum, bytes);
     // The line of the stage is the time without rounding to elements.
-    const double together_s = StageLine(stage).Seconds(bytes);
+    const double together_s = StageCost(stage).Seconds(bytes);
     const double seconds = StageSeconds(stage, bytes, 4);
     ASSERT_GE(seconds, together_s * (1 - 1e-9));
     ASSERT_LE(seconds, together_s * (1 + 1e-9) + element_s);

@@ -16,45 +16,45 @@ Cluster ClusterOf(std::uint32_t nodes, std::uint32_t ranks) {
   return {nodes, ranks, 1, 10, 0.1, 100};
 }
 
-CostPiece LineOf(const Cluster& cluster, Algorithm algorithm) {
+CostPiece LineOf(const Cluster& cluster, AllReduceModel algorithm) {
   return AloneLine(ClusterRoute(cluster, algorithm)).pieces.at(0);
 }
 
 TEST(ClusterCost, OfARingCountsAllRanks) {
-  const CostPiece line = LineOf(ClusterOf(2, 2), Algorithm::kRing);
+  const CostPiece line = LineOf(ClusterOf(2, 2), AllReduceModel::kRing);
   EXPECT_DOUBLE_EQ(line.startup_s, 2 * 3 * 1.0);
   EXPECT_DOUBLE_EQ(line.s_per_byte, 2 * 3 / 4.0 / 10);
 }
 
 TEST(ClusterCost, OfHalvingDoublingCountsStepsInsideAndOutside) {
-  const CostPiece line = LineOf(ClusterOf(8, 4), Algorithm::kHalvingDoubling);
+  const CostPiece line = LineOf(ClusterOf(8, 4), AllReduceModel::kHalvingDoubling);
   EXPECT_DOUBLE_EQ(line.startup_s, 2 * 3 * 1.0 + 2 * 2 * 0.1);
   EXPECT_DOUBLE_EQ(line.s_per_byte, 2 * 7 / 8.0 / 10 + 2 * 3 / 4.0 / 100);
 }
 
 TEST(ClusterCost, OfHalvingDoublingFoldsInWhatIsNoPowerOfTwo) {
-  const CostPiece line = LineOf(ClusterOf(6, 1), Algorithm::kHalvingDoubling);
+  const CostPiece line = LineOf(ClusterOf(6, 1), AllReduceModel::kHalvingDoubling);
   EXPECT_DOUBLE_EQ(line.startup_s, 2 * 2 * 1.0 + 2);
   EXPECT_DOUBLE_EQ(line.s_per_byte, (2 * 3 / 4.0 + 2) / 10);
 }
 
 TEST(ClusterCost, OfATreeGrowsWithItsDepth) {
-  const CostPiece line = LineOf(ClusterOf(5, 3), Algorithm::kTree);
+  const CostPiece line = LineOf(ClusterOf(5, 3), AllReduceModel::kTree);
   EXPECT_DOUBLE_EQ(line.startup_s, 2 * 3 * 1.0 + 2 * 2 * 0.1);
   EXPECT_DOUBLE_EQ(line.s_per_byte, 2.0 / 10);
 }
 
 TEST(ClusterCost, OfTwoLevelsIsThreeStagesOnTwoLanes) {
-  const Route route = ClusterRoute(ClusterOf(4, 8), Algorithm::kTwoLevel);
+  const Route route = ClusterRoute(ClusterOf(4, 8), AllReduceModel::kTwoLevel);
   ASSERT_EQ(route.stages.size(), 3u);
   EXPECT_EQ(route.lanes.size(), 2u);
-  EXPECT_EQ(StageLine(route.stages[0]), Affine(7 * 0.1, 7 / 8.0 * (1 / 100.0)));
-  EXPECT_EQ(StageLine(route.stages[1]), Affine(2 * 3 * 1.0, 2 * 3 / 4.0 * (1 / 10.0)));
+  EXPECT_EQ(StageCost(route.stages[0]), Affine(7 * 0.1, 7 / 8.0 * (1 / 100.0)));
+  EXPECT_EQ(StageCost(route.stages[1]), Affine(2 * 3 * 1.0, 2 * 3 / 4.0 * (1 / 10.0)));
   EXPECT_EQ(route.stages[0].rails, route.stages[2].rails);
 }
 
 TEST(ClusterCost, OfOneRankIsNothing) {
-  for (const Algorithm algorithm : kAlgorithms) {
+  for (const AllReduceModel algorithm : kAllReduceModels) {
     const CostPiece line = LineOf(ClusterOf(1, 1), algorithm);
     EXPECT_EQ(line.startup_s, 0) << Name(algorithm);
     EXPECT_EQ(line.s_per_byte, 0) << Name(algorithm);
@@ -62,7 +62,7 @@ TEST(ClusterCost, OfOneRankIsNothing) {
 }
 
 TEST(ClusterCost, DoesNotFallAsTheClusterGrowsFrom8To8192Ranks) {
-  for (const Algorithm algorithm : kAlgorithms) {
+  for (const AllReduceModel algorithm : kAllReduceModels) {
     double before_s = 0;
     for (std::uint32_t nodes = 1; nodes <= 1024; nodes *= 2) {
       const Cluster cluster = ClusterOf(nodes, 8);
@@ -77,10 +77,10 @@ TEST(ClusterCost, DoesNotFallAsTheClusterGrowsFrom8To8192Ranks) {
 TEST(ClusterCost, OfServersDependsOnWhereTheyStand) {
   const Route colocated = ClusterServerRoute(ClusterOf(4, 1), Placement::kColocated, 0);
   EXPECT_EQ(colocated.lanes.size(), 1u);
-  EXPECT_EQ(StageLine(colocated.stages[0]), Affine(1, 3 / 4.0 * (1 / 10.0)));
+  EXPECT_EQ(StageCost(colocated.stages[0]), Affine(1, 3 / 4.0 * (1 / 10.0)));
   const Route extra = ClusterServerRoute(ClusterOf(4, 1), Placement::kExtra, 2);
   EXPECT_EQ(extra.lanes.size(), 2u);
-  EXPECT_EQ(StageLine(extra.stages[1]), Affine(1, 2 * (1 / 10.0)));
+  EXPECT_EQ(StageCost(extra.stages[1]), Affine(1, 2 * (1 / 10.0)));
   const Route nodes = ClusterServerRoute(ClusterOf(4, 2), Placement::kExtra, 4);
   EXPECT_EQ(nodes.stages.size(), 4u);
   EXPECT_TRUE(CheckRoute(nodes).ok());
@@ -98,11 +98,11 @@ TEST(Cluster, IsRefusedWithTheReason) {
   EXPECT_TEXT(reason({2, 1, -1, 1, 1, 1}));
 }
 
-TEST(Algorithm, HasANameThatReadsBack) {
-  for (const Algorithm algorithm : kAlgorithms) {
-    EXPECT_EQ(AlgorithmNamed(Name(algorithm)), algorithm);
+TEST(AllReduceModel, HasANameThatReadsBack) {
+  for (const AllReduceModel algorithm : kAllReduceModels) {
+    EXPECT_EQ(AllReduceModelNamed(Name(algorithm)), algorithm);
   }
-  EXPECT_EQ(AlgorithmNamed("star"), std::nullopt);
+  EXPECT_EQ(AllReduceModelNamed("star"), std::nullopt);
 }
 
 }  // namespace

@@ -11,8 +11,8 @@ double Spread(Random& random, double low, double high) {
   return low * std::pow(high / low, random.Unit());
 }
 
-CostLine BentLine(Random& random, const Profile& profile) {
-  CostLine line{{RandomLine(random, profile)}};
+PiecewiseCost BentLine(Random& random, const Profile& profile) {
+  PiecewiseCost line{{RandomLine(random, profile)}};
   const std::uint64_t count = random.Below(3);
   for (std::uint64_t index = 0; index < count; ++index) {
     CostPiece piece = RandomLine(random, profile);
@@ -68,7 +68,7 @@ CostPiece RandomLine(Random& random, const Profile& profile) {
 }
 
 Route RandomRoute(Random& random, const Profile& profile) {
-  const auto straight = [&] { return CostLine{{RandomLine(random, profile)}}; };
+  const auto straight = [&] { return PiecewiseCost{{RandomLine(random, profile)}}; };
   switch (random.Below(7)) {
     case 0:
       return AllReduceRoute(straight());

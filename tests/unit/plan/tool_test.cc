@@ -198,7 +198,7 @@ TEST(NetworkOptions, GiveServersTheirOwnLines) {
   options.architecture = "ps";
   options.startup_us = 1e6;
   options.ns_per_byte = 1e9;
-  const plan::CostLine push = plan::Affine(1, 1);
+  const plan::PiecewiseCost push = plan::Affine(1, 1);
   EXPECT_EQ(*MakeRoute(options, kTwo),
             plan::ParameterServerRoute(push, push, plan::Placement::kExtra));
   options.pull_startup_us = 2e6;

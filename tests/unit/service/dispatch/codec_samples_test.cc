@@ -65,7 +65,7 @@ bool Encodes(const CodecSamples& samples, std::uint64_t iteration) {
   }
   plan::Route route = plan::AllReduceRoute(plan::Affine(1e-4, 8e-9));
   const CodecCost cost = CostAt(samples, iteration);
-  const plan::CostLine line =
+  const plan::PiecewiseCost line =
       plan::EncodedLine(route.stages[0].rails[0].line.pieces.back(), cost, {});
   route.stages[0].coded.push_back({.cost = cost, .lines = {line}});
   const Result<plan::Plan> plan =

@@ -35,8 +35,8 @@ TEST(Cut, LeavesAnOperationOfOneNodeWhole) {
   CutBlock(spec, 4, 0, 0, block);
   EXPECT_EQ(block.range.begin, 0U);
   EXPECT_EQ(block.range.count, spec.count);
-  EXPECT_EQ(NextStep(spec, nullptr, 4, Step::kInNode), Step::kInNode);
-  EXPECT_EQ(NextStep(spec, nullptr, 4, Step::kBetweenNodes), Step::kDone);
+  EXPECT_EQ(NextStage(spec, nullptr, 4, Stage::kInNode), Stage::kInNode);
+  EXPECT_EQ(NextStage(spec, nullptr, 4, Stage::kBetweenNodes), Stage::kDone);
 }
 
 TEST(Cut, CoversEachElementOnceWithBlocksOfOneRoot) {
@@ -66,45 +66,45 @@ TEST(Cut, GivesABarrierOneBlockThatMeetsTheOtherNodes) {
   const JobNodes nodes = Nodes({{0, 1}, {2}}, 64);
   const OperationSpec spec = Shape(Collective::kBarrier, 0);
   EXPECT_EQ(BlocksCount(spec, 3, nodes.block_bytes), 1U);
-  EXPECT_EQ(NextStep(spec, &nodes, 2, Step::kInNode), Step::kBetweenNodes);
-  EXPECT_EQ(NextStep(spec, &nodes, 2, Step::kToRanks), Step::kDone);
+  EXPECT_EQ(NextStage(spec, &nodes, 2, Stage::kInNode), Stage::kBetweenNodes);
+  EXPECT_EQ(NextStage(spec, &nodes, 2, Stage::kToRanks), Stage::kDone);
 }
 
-TEST(Cut, LeavesOutTheStepsThatANodeOfOneRankDoesNotNeed) {
+TEST(Cut, LeavesOutTheStagesThatANodeOfOneRankDoesNotNeed) {
   const JobNodes nodes = Nodes({{0, 1}, {2}}, 64);
   const OperationSpec spec = Shape(Collective::kAllReduce, 100);
-  EXPECT_EQ(NextStep(spec, &nodes, 2, Step::kInNode), Step::kInNode);
-  EXPECT_EQ(NextStep(spec, &nodes, 2, Step::kToRanks), Step::kToRanks);
-  EXPECT_EQ(NextStep(spec, &nodes, 1, Step::kInNode), Step::kBetweenNodes);
-  EXPECT_EQ(NextStep(spec, &nodes, 1, Step::kToRanks), Step::kDone);
-  EXPECT_EQ(NextStep(Shape(Collective::kReduceScatter, 99), &nodes, 2, Step::kToRanks),
-            Step::kDone);
+  EXPECT_EQ(NextStage(spec, &nodes, 2, Stage::kInNode), Stage::kInNode);
+  EXPECT_EQ(NextStage(spec, &nodes, 2, Stage::kToRanks), Stage::kToRanks);
+  EXPECT_EQ(NextStage(spec, &nodes, 1, Stage::kInNode), Stage::kBetweenNodes);
+  EXPECT_EQ(NextStage(spec, &nodes, 1, Stage::kToRanks), Stage::kDone);
+  EXPECT_EQ(NextStage(Shape(Collective::kReduceScatter, 99), &nodes, 2, Stage::kToRanks),
+            Stage::kDone);
 }
 
 TEST(Cut, TakesBlocksOfGpusThroughTheHostsMemoryOnTheirWayToOtherNodes) {
   const JobNodes nodes = Nodes({{0, 1}, {2}}, 64);
-  const auto steps = [&nodes](Collective kind, std::size_t ranks_count, bool root_is_here) {
+  const auto stages = [&nodes](Collective kind, std::size_t ranks_count, bool root_is_here) {
     OperationSpec spec = Shape(kind, 96);
     spec.device = 1;
     std::string names;
-    for (Step step = Step::kInNode; step != Step::kDone;) {
-      const Step next = NextStep(spec, &nodes, ranks_count, step, root_is_here);
-      if (next == Step::kDone) break;
+    for (Stage stage = Stage::kInNode; stage != Stage::kDone;) {
+      const Stage next = NextStage(spec, &nodes, ranks_count, stage, root_is_here);
+      if (next == Stage::kDone) break;
       names += "ibt"[static_cast<int>(next)];  // in the node, between nodes, to ranks
-      step = static_cast<Step>(static_cast<int>(next) + 1);
+      stage = static_cast<Stage>(static_cast<int>(next) + 1);
     }
     return names;
   };
   for (const std::size_t ranks_count : {1U, 2U}) {
-    EXPECT_EQ(steps(Collective::kAllReduce, ranks_count, false), "ibt");
-    EXPECT_EQ(steps(Collective::kReduceScatter, ranks_count, true), "ibt");
-    EXPECT_EQ(steps(Collective::kReduceScatter, ranks_count, false), "ib");
-    EXPECT_EQ(steps(Collective::kAllGather, ranks_count, false), "bt");
-    EXPECT_EQ(steps(Collective::kBroadcast, ranks_count, false), "bt");
+    EXPECT_EQ(stages(Collective::kAllReduce, ranks_count, false), "ibt");
+    EXPECT_EQ(stages(Collective::kReduceScatter, ranks_count, true), "ibt");
+    EXPECT_EQ(stages(Collective::kReduceScatter, ranks_count, false), "ib");
+    EXPECT_EQ(stages(Collective::kAllGather, ranks_count, false), "bt");
+    EXPECT_EQ(stages(Collective::kBroadcast, ranks_count, false), "bt");
   }
   // Who has it all along needs nothing back.
-  EXPECT_EQ(steps(Collective::kBroadcast, 1, true), "ib");
-  EXPECT_EQ(steps(Collective::kBroadcast, 2, true), "ibt");
+  EXPECT_EQ(stages(Collective::kBroadcast, 1, true), "ib");
+  EXPECT_EQ(stages(Collective::kBroadcast, 2, true), "ibt");
 }
 
 TEST(Cut, SharesABlockOutSoThatAllRailsEndTogether) {

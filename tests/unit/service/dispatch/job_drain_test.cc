@@ -91,10 +91,10 @@ TEST(JobDrain, LetsTheIterationEndAndRefusesTheNextPostByPost) {
 struct Led {
   void Pass() {
     for (std::size_t from = 0; from < cluster.nodes_count(); ++from) {
-      const auto wishes = cluster.node(from).peers().Of<service::SteerJob>();
-      for (; told[from] < wishes.size(); ++told[from]) {
+      const auto requests = cluster.node(from).peers().Of<service::SteerJob>();
+      for (; told[from] < requests.size(); ++told[from]) {
         for (std::size_t to = 0; to < cluster.nodes_count(); ++to) {
-          service::Steering steering = wishes[told[from]]->steering;
+          service::Steering steering = requests[told[from]]->steering;
           if (to != from) steering.node = HandDrivenCluster::NameOf(from);
           cluster.node(to).Send(service::SteerJob{JobId{1}, steering});
         }

@@ -150,7 +150,7 @@ TEST(Nodes, AllGatherAndBroadcastReachEveryRank) {
 
 // A broadcast has no step before the one between nodes, a sum of several ranks has. Sums keep the
 // order of their posts, and so do broadcasts.
-TEST(Nodes, CarryOutCollectivesOfDifferentStepsInTheOrderOfTheirPosts) {
+TEST(Nodes, CarryOutCollectivesOfDifferentStagesInTheOrderOfTheirPosts) {
   Spread spread(Ranks{{0, 1}, {2}}, true, {.make = Loopback({.startup_ns = 100 * kMicrosecond})});
   for (unsigned i = 0; i < 3; ++i) {
     spread.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, 10, 400U * i));
@@ -174,7 +174,7 @@ TEST(Nodes, LetCopiesCrossBeforeASumThatWasPostedBefore) {
   spread.cluster.Advance(10 * kMillisecond);
   for (const std::uint64_t sequence : {2U, 3U}) {
     const ipc::QueueRow row = *spread.cluster.node(0).QueueRow(spread.job.id, sequence);
-    EXPECT_EQ(row.stage, static_cast<std::uint8_t>(service::Step::kToRanks)) << sequence;
+    EXPECT_EQ(row.stage, static_cast<std::uint8_t>(service::Stage::kToRanks)) << sequence;
   }
   spread.cluster.Advance(2 * kSecond);
   for (const ClientEnd* client : spread.clients) {
@@ -226,7 +226,7 @@ TEST(Nodes, SayWhatHoldsABlockBackFromTheNetwork) {
   EXPECT_EQ(row.state, static_cast<std::uint32_t>(ipc::StageState::kWaiting));
   EXPECT_EQ(row.reason, static_cast<std::uint32_t>(ipc::WaitReason::kBehindBlock));
   EXPECT_EQ(row.wait_argument, 1U);
-  EXPECT_EQ(row.stage, static_cast<std::uint8_t>(service::Step::kBetweenNodes));
+  EXPECT_EQ(row.stage, static_cast<std::uint8_t>(service::Stage::kBetweenNodes));
   spread.cluster.Advance(kSecond);
   for (const ClientEnd* client : spread.clients) {
     ExpectOk(*client, 1);

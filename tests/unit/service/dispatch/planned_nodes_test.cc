@@ -333,7 +333,7 @@ TEST(PlannedNodes, SayWhoHoldsThemUpAndNameNoRankThatHasDoneItsPart) {
   EXPECT_EQ(RowOf(slow, 1, 1).since_ns, since_ns);
 }
 
-TEST(PlannedNodes, WaitAgainWhenTheirStepInTheNodeHasEnded) {
+TEST(PlannedNodes, WaitAgainWhenTheirStageInTheNodeHasEnded) {
   PlannedFleet fleet(Ranks{{0, 1}, {2}});
   fleet.AdoptAll(PlanOf(kBlocks), 1);
   for (std::uint32_t rank : {0U, 1U}) {
@@ -347,7 +347,7 @@ TEST(PlannedNodes, WaitAgainWhenTheirStepInTheNodeHasEnded) {
   const ipc::QueueRow second = RowOf(node, 1, 2);
   EXPECT_EQ(second.state, static_cast<std::uint32_t>(ipc::StageState::kWaiting));
   EXPECT_EQ(second.reason, static_cast<std::uint32_t>(ipc::WaitReason::kInFlight));
-  EXPECT_EQ(second.stage, static_cast<std::uint8_t>(service::Step::kBetweenNodes));
+  EXPECT_EQ(second.stage, static_cast<std::uint8_t>(service::Stage::kBetweenNodes));
 }
 
 TEST(PlannedNodes, ALaneIsNotBusyWhileNothingFlows) {

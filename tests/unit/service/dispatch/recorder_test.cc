@@ -447,7 +447,7 @@ TEST(Recorder, GoesOnWithoutARowWhenTheTableOfSharesIsFull) {
   operation.spec.sequence = 1;
   service::Block& block = *job.AllocateBlock(operation);
   service::BlockPart& part = block.parts[0];
-  part.stage.bytes = 64;
+  part.queued.bytes = 64;
   recorder.StageQueued(job, block, part, kSecond);
   recorder.StageBegun(job, block, part, 2 * kSecond);
   recorder.Publish(job);

@@ -117,7 +117,7 @@ TEST(Steering, PutsSendsInTurnWithOtherBlocksAndBeforeThemAgain) {
   EXPECT_TEXTS(node.watch_tap().events);
 }
 
-TEST(Steering, OnlyTheLastWishOfAKindCounts) {
+TEST(Steering, OnlyTheLastRequestOfAKindCounts) {
   HandDrivenNode node;
   ClientEnd& a = node.Attach(kBertFor1s, 0);
   a.PostApart(kSum);

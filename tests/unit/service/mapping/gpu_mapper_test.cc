@@ -241,8 +241,8 @@ TEST_F(GpuMapper, MakesScratchOnAGpuThatAllOfThemReach) {
   Start();
   support::RecordingInbox<DispatchMessage> dispatch;
   mapper_->ConnectDispatch(dispatch);
-  const MakeScratch wish{.job = JobId{3}, .gpu = 1, .place_bytes = 4096, .places_count = 2};
-  EXPECT_TRUE(mapper_->inbox().Send(wish));
+  const MakeScratch request{.job = JobId{3}, .gpu = 1, .place_bytes = 4096, .places_count = 2};
+  EXPECT_TRUE(mapper_->inbox().Send(request));
   Work();
   std::optional<ScratchMade> made = dispatch.Take<ScratchMade>();
   ASSERT_TRUE(made && made->memory.ok());
@@ -258,7 +258,7 @@ TEST_F(GpuMapper, MakesScratchOnAGpuThatAllOfThemReach) {
   EXPECT_EQ(Row(1).held_bytes, 0U) << "it is nobody's but the service's";
   made.reset();
   doubled_.fail("cuMemCreate", 1, transport::CuResult::kOutOfMemory);
-  EXPECT_TRUE(mapper_->inbox().Send(wish));
+  EXPECT_TRUE(mapper_->inbox().Send(request));
   Work();
   made = dispatch.Take<ScratchMade>();
   ASSERT_TRUE(made && made->memory.ok());

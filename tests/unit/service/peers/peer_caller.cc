@@ -77,14 +77,14 @@ PeerCaller::PeerCaller(CallerLoop& loop, unsigned port)
 
 PeerCaller::~PeerCaller() noexcept(false) = default;
 
-Answered PeerCaller::Hello(const PeerHelloWish& wish) {
+Answered PeerCaller::Hello(const PeerHelloCall& fields) {
   auto call = bootstrap_.helloRequest();
-  service::WriteHello(call.initHello(), {.protocol_version = wish.protocol_version,
-                                         .program = wish.program,
-                                         .name = wish.node,
-                                         .instance = wish.instance,
-                                         .server = wish.server,
-                                         .addresses = wish.addresses});
+  service::WriteHello(call.initHello(), {.protocol_version = fields.protocol_version,
+                                         .program = fields.program,
+                                         .name = fields.node,
+                                         .instance = fields.instance,
+                                         .server = fields.server,
+                                         .addresses = fields.addresses});
   call.setPort(kj::heap<Port>(*this));
   auto response = loop_.Wait<capnp::Response<schema::PeerBootstrap::HelloResults>>(call.send());
   const Answered answered = Read(response.getRefusal());

@@ -15,7 +15,7 @@
 
 namespace headrace::support {
 
-struct PeerHelloWish {
+struct PeerHelloCall {
   std::uint32_t protocol_version = schema::PEER_PROTOCOL_VERSION;
   std::string program = "headraced 9.9.9";
   std::string node = "x";
@@ -30,7 +30,7 @@ class PeerCaller {
   PeerCaller(CallerLoop& loop, unsigned port);
   ~PeerCaller() noexcept(false);
 
-  Answered Hello(const PeerHelloWish& wish);
+  Answered Hello(const PeerHelloCall& fields);
   // After a Hello. False when the connection is gone.
   bool Tell(const std::vector<service::PeerMessage>& messages);
   bool Ping();

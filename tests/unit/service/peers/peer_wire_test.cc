@@ -100,7 +100,7 @@ TEST(PlanWire, TimesPass) {
   EXPECT_EQ(got.seen.times.contention, 0.25);
 }
 
-TEST(PlanWire, WishesAndAnswersPass) {
+TEST(PlanWire, RequestsAndAnswersPass) {
   EXPECT_EQ(Passed(RequestPolicy{.job = 7, .policy = plan::Policy::kBsp}).policy,
             plan::Policy::kBsp);
   const ReportPlanAck held =

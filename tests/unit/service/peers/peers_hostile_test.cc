@@ -30,10 +30,10 @@ class PeersHostile : public testing::Test {
  protected:
   ~PeersHostile() noexcept override {}
 
-  void ExpectHelloRefused(const PeerHelloWish& wish, Code code,
+  void ExpectHelloRefused(const PeerHelloCall& fields, Code code,
                           const std::vector<std::string>& parts) {
     PeerCaller caller(loop_, a_.peer_port());
-    const Answered answered = caller.Hello(wish);
+    const Answered answered = caller.Hello(fields);
     EXPECT_EQ(answered.code, code) << answered.text;
     for (const std::string& part : parts) {
       EXPECT_NE(answered.text.find(part), std::string::npos) << answered.text;

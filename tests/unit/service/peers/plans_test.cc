@@ -1,4 +1,4 @@
-// From the layouts of all ranks to a plan in force, over real sockets, and the wish for another.
+// From the layouts of all ranks to a plan in force, over real sockets, and the request for another.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

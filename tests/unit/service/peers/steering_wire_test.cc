@@ -48,13 +48,14 @@ TEST(SteeringWire, LateWordsPassAndAreFitForALogLine) {
 
 TEST(SteeringWire, RefusesKindsAndValuesThatThereAreNot) {
   using Builder = schema::PeerMessage::Builder;
-  const RequestSteering wish{.job = 7, .steering = kLimit};
-  ExpectRefused(Pass(wish, [](Builder root) { root.getRequestSteering().setKind(0); }), {"kind 0"});
-  ExpectRefused(Pass(wish, [](Builder root) { root.getRequestSteering().setKind(255); }),
+  const RequestSteering request{.job = 7, .steering = kLimit};
+  ExpectRefused(Pass(request, [](Builder root) { root.getRequestSteering().setKind(0); }),
+                {"kind 0"});
+  ExpectRefused(Pass(request, [](Builder root) { root.getRequestSteering().setKind(255); }),
                 {"kind 255"});
-  ExpectRefused(Pass(wish, [](Builder root) { root.getRequestSteering().setValue(1); }),
+  ExpectRefused(Pass(request, [](Builder root) { root.getRequestSteering().setValue(1); }),
                 {"1 bytes"});
-  ExpectRefused(Pass(wish, [](Builder root) { root.getRequestSteering().setNode("a b"); }));
+  ExpectRefused(Pass(request, [](Builder root) { root.getRequestSteering().setNode("a b"); }));
   const Steering none{.kind = SteeringKind::kOwnShare, .value = UINT64_MAX};
   ExpectRefused(Pass(RequestSteering{.job = 7, .steering = none}), {"0xffffffffffffffff"});
   const AnnounceSteering steer{.job = 7, .steering = kLimit};

@@ -102,7 +102,7 @@ TEST_F(AdminTest, AChangeWaitsForRoomInDispatch) {
   ASSERT_TRUE(stand.dispatch().WaitFor<SteerJob>(1));
 }
 
-TEST_F(AdminTest, OneUidCannotFloodTheServiceWithWishes) {
+TEST_F(AdminTest, OneUidCannotFloodTheServiceWithSettingChanges) {
   ControlStand stand;
   const AttachedRank rank = Attach(stand, 0, "");
   Caller admin(loop_, stand.socket_path());

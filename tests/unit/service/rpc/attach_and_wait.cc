@@ -10,9 +10,9 @@ int main(int count, char** arguments) {
   if (count != 3) return 2;
   headrace::support::CallerLoop loop;
   headrace::support::Caller caller(loop, arguments[1]);
-  headrace::support::AttachWish wish;
-  wish.rank = static_cast<std::uint32_t>(std::strtoul(arguments[2], nullptr, 10));
-  const auto attached = caller.Attach(wish);
+  headrace::support::AttachCall fields;
+  fields.rank = static_cast<std::uint32_t>(std::strtoul(arguments[2], nullptr, 10));
+  const auto attached = caller.Attach(fields);
   std::printf("%s\n", attached.code == headrace::Code::kOk ? "attached" : attached.text.c_str());
   std::fflush(stdout);
   ::pause();

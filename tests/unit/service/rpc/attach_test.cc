@@ -22,11 +22,11 @@ class AttachTest : public testing::Test {
   ~AttachTest() noexcept override {}
 
   // Refused with this code and these values in the text, and dispatch has heard of nothing.
-  void ExpectRefused(const AttachWish& wish, Code code,
+  void ExpectRefused(const AttachCall& fields, Code code,
                      std::initializer_list<std::string_view> values = {}) {
     Caller caller(loop_, stand_.socket_path());
     const std::size_t opened = stand_.dispatch().Count<service::OpenSession>();
-    const Attached attached = caller.Attach(wish);
+    const Attached attached = caller.Attach(fields);
     EXPECT_EQ(attached.code, code) << attached.text;
     ExpectText(__FILE__, __LINE__, attached.text, values, Varies::kYes);
     EXPECT_EQ(stand_.dispatch().Count<service::OpenSession>(), opened);

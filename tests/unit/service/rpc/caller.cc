@@ -56,21 +56,21 @@ Caller::Caller(CallerLoop& loop, const std::string& path)
       client_(*stream_, 1),
       bootstrap_(client_.bootstrap().castAs<schema::Bootstrap>()) {}
 
-Attached Caller::Attach(const AttachWish& wish) {
+Attached Caller::Attach(const AttachCall& fields) {
   ipc::Channel::Created channel = ipc::Channel::Create().value();
   const UniqueFd doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   auto call = bootstrap_.attachRequest();
-  call.getHello().setProtocolVersion(wish.protocol_version);
-  call.getHello().setProgram(wish.program);
+  call.getHello().setProtocolVersion(fields.protocol_version);
+  call.getHello().setProgram(fields.program);
   auto request = call.getRequest();
-  request.setJob(wish.job);
-  request.setRank(wish.rank);
-  request.setWorldSize(wish.world_size);
-  request.setTimeoutMs(wish.timeout_ms);
-  request.setRendezvous(wish.rendezvous);
-  request.setArchitecture(wish.architecture);
-  request.setChannel(Carry(wish.channel.value_or(channel.fd.get())));
-  request.setDoorbell(Carry(wish.doorbell.value_or(doorbell.get())));
+  request.setJob(fields.job);
+  request.setRank(fields.rank);
+  request.setWorldSize(fields.world_size);
+  request.setTimeoutMs(fields.timeout_ms);
+  request.setRendezvous(fields.rendezvous);
+  request.setArchitecture(fields.architecture);
+  request.setChannel(Carry(fields.channel.value_or(channel.fd.get())));
+  request.setDoorbell(Carry(fields.doorbell.value_or(doorbell.get())));
   auto response = loop_.Wait<capnp::Response<schema::Bootstrap::AttachResults>>(call.send());
   Attached attached;
   static_cast<Answered&>(attached) = Read(response.getRefusal());
@@ -142,18 +142,18 @@ Answered Caller::ReleaseTensors(schema::Session::Client& session, std::uint32_t 
   return Read(response.getRefusal());
 }
 
-Answered Caller::SetLayout(schema::Session::Client& session, const LayoutCall& wish) {
+Answered Caller::SetLayout(schema::Session::Client& session, const LayoutCall& fields) {
   auto call = session.setLayoutRequest();
-  call.setFirst(wish.first);
-  call.setCount(wish.count);
-  call.setReduction(static_cast<std::uint8_t>(wish.reduction));
-  call.setPolicy(wish.policy);
-  call.setCodec(wish.codec);
-  auto codecs = call.initCodecs(static_cast<unsigned>(wish.codecs.size()));
-  for (unsigned i = 0; i < codecs.size(); ++i) codecs.set(i, wish.codecs[i]);
-  call.setResiduals(wish.residuals);
-  call.setIterationsBefore(wish.iterations_before);
-  call.setAdaptive(wish.adaptive);
+  call.setFirst(fields.first);
+  call.setCount(fields.count);
+  call.setReduction(static_cast<std::uint8_t>(fields.reduction));
+  call.setPolicy(fields.policy);
+  call.setCodec(fields.codec);
+  auto codecs = call.initCodecs(static_cast<unsigned>(fields.codecs.size()));
+  for (unsigned i = 0; i < codecs.size(); ++i) codecs.set(i, fields.codecs[i]);
+  call.setResiduals(fields.residuals);
+  call.setIterationsBefore(fields.iterations_before);
+  call.setAdaptive(fields.adaptive);
   auto response = loop_.Wait<capnp::Response<schema::Session::SetLayoutResults>>(call.send());
   return Read(response.getRefusal());
 }

@@ -36,7 +36,7 @@ UniqueFd ConnectTo(const std::string& path);
 // The same for a socket that is there.
 void Connect(int socket, const std::string& path);
 
-struct AttachWish {
+struct AttachCall {
   std::string job = "train";
   std::uint32_t rank = 0;
   std::uint32_t world_size = 2;
@@ -97,7 +97,7 @@ class Caller {
   schema::Bootstrap::Client& bootstrap() { return bootstrap_; }
   CallerLoop& loop() { return loop_; }
 
-  Attached Attach(const AttachWish& wish);
+  Attached Attach(const AttachCall& fields);
   Numbered RegisterSegment(schema::Session::Client& session, int fd, std::uint64_t size);
   // Each piece is a copy of `fd`, or, when that is -1, a capability without one.
   Numbered RegisterDeviceSegment(schema::Session::Client& session, const DeviceClaim& claim,
@@ -108,7 +108,7 @@ class Caller {
   Answered ReleaseTensors(schema::Session::Client& session, std::uint32_t first,
                           std::uint32_t count);
   Answered Leave(schema::Session::Client& session);
-  Answered SetLayout(schema::Session::Client& session, const LayoutCall& wish);
+  Answered SetLayout(schema::Session::Client& session, const LayoutCall& fields);
   // As an admin.
   schema::Admin::Client Admin();
   Answered SetPolicy(const std::string& job, const std::string& policy);

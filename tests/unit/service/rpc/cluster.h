@@ -24,10 +24,10 @@ struct AttachedRank {
   Attached attached;
 };
 
-inline AttachedRank AttachTo(CallerLoop& loop, ControlStand& stand, const AttachWish& wish) {
+inline AttachedRank AttachTo(CallerLoop& loop, ControlStand& stand, const AttachCall& fields) {
   AttachedRank rank;
   rank.caller = std::make_unique<Caller>(loop, stand.socket_path());
-  rank.attached = rank.caller->Attach(wish);
+  rank.attached = rank.caller->Attach(fields);
   return rank;
 }
 

@@ -57,13 +57,13 @@ class LayoutCallsTest : public testing::Test {
     const Numbered answer = rank.caller->RegisterTensors(rank.session, tensors);
     ASSERT_EQ(answer.code, Code::kOk) << answer.text;
   }
-  Answered Set(Rank& rank, const LayoutCall& wish) {
-    return rank.caller->SetLayout(rank.session, wish);
+  Answered Set(Rank& rank, const LayoutCall& fields) {
+    return rank.caller->SetLayout(rank.session, fields);
   }
-  void ExpectRefused(Rank& rank, const LayoutCall& wish, Code code,
+  void ExpectRefused(Rank& rank, const LayoutCall& fields, Code code,
                      std::initializer_list<std::string_view> values = {}) {
     const std::size_t before = stand_.dispatch().Count<service::SetLayout>();
-    const Answered answer = Set(rank, wish);
+    const Answered answer = Set(rank, fields);
     EXPECT_EQ(answer.code, code) << answer.text;
     ExpectText(__FILE__, __LINE__, answer.text, values);
     EXPECT_EQ(stand_.dispatch().Count<service::SetLayout>(), before);

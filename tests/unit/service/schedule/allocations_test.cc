@@ -21,16 +21,16 @@ TEST(UnifiedQueue, AllocatesNothingOnceItKnowsItsJobs) {
     const auto now = static_cast<TimeNs>(turn) * kMillisecond;
     const JobId job{static_cast<std::uint32_t>(turn % kJobs + 1)};
     const auto lane = static_cast<std::uint8_t>(turn / kJobs % 2);
-    const auto order = turn % 3 == 0 ? Order::kPlanned : Order::kPosted;
+    const auto order = turn % 3 == 0 ? TrafficClass::kPlanned : TrafficClass::kPosted;
     queue.Push({.token = turn,
                 .position = turn ^ 1U,
                 .job = job,
-                .order = order,
+                .traffic_class = order,
                 .lane = lane,
                 .bytes = 1000 * (turn % 1000)});
     if (turn % 100 == 0) queue.SetShare(job, {.weight = 2, .limit_bytes_per_s = turn}, now);
     if (turn % 10 == 0) queue.ExplainHeads(lane, now);
-    while (const std::optional<Stage> stage = queue.Pick(lane, now)) {
+    while (const std::optional<QueuedStage> stage = queue.Pick(lane, now)) {
       queue.Return(*stage);
       ++picked;
     }

@@ -87,8 +87,8 @@ class Loop {
       rhythms.back().origin_s =
           lane_.last(job).begin_s - period_s * std::round(behind_s / period_s);
     }
-    const Interleaving found = Interleave(rhythms);
-    if (found.verdict != Interleaving::Verdict::kShift) return;
+    const Shifts found = Interleave(rhythms);
+    if (found.verdict != Shifts::Verdict::kShift) return;
     for (std::size_t job = 1; job < jobs_.size(); ++job) {
       const double period_s = MeasuredPeriod(job);
       const double hold_s = alone_[job]->iteration.HoldFor(found.shift_s[job], 2 * period_s);

@@ -10,7 +10,7 @@
 namespace headrace::schedule {
 namespace {
 
-using Verdict = Interleaving::Verdict;
+using Verdict = Shifts::Verdict;
 
 Rhythm Job(double period_s, std::vector<std::pair<double, double>> uses, double origin_s = 0) {
   Rhythm job;
@@ -20,13 +20,12 @@ Rhythm Job(double period_s, std::vector<std::pair<double, double>> uses, double 
   return job;
 }
 
-double ExcessAt(const std::vector<Rhythm>& jobs, const Interleaving& found,
-                std::vector<double> shift_s) {
+double ExcessAt(const std::vector<Rhythm>& jobs, const Shifts& found, std::vector<double> shift_s) {
   return ExcessOf(jobs, found.circle_s, std::span(found.turns).first(jobs.size()), shift_s);
 }
 
 // The least excess over `steps` places of the last job, the others where they were put.
-double LeastOnGrid(const std::vector<Rhythm>& jobs, const Interleaving& found, int steps) {
+double LeastOnGrid(const std::vector<Rhythm>& jobs, const Shifts& found, int steps) {
   const std::size_t last = jobs.size() - 1;
   std::vector<double> shifts(found.shift_s.begin(), found.shift_s.begin() + jobs.size());
   double least_s = HUGE_VAL;
@@ -39,7 +38,7 @@ double LeastOnGrid(const std::vector<Rhythm>& jobs, const Interleaving& found, i
 
 TEST(Interleave, PutsTheSecondInTheMiddleOfTheFirstOnesPause) {
   const std::vector jobs{Job(0.300, {{0.1, 0.2}}), Job(0.300, {{0.1, 0.2}}, 3.0)};
-  const Interleaving found = Interleave(jobs);
+  const Shifts found = Interleave(jobs);
   ASSERT_EQ(found.verdict, Verdict::kShift);
   EXPECT_NEAR(found.excess_s, 0.1, 1e-9);
   EXPECT_NEAR(found.least_excess_s, 0.0, 1e-9);
@@ -50,14 +49,14 @@ TEST(Interleave, PutsTheSecondInTheMiddleOfTheFirstOnesPause) {
 
 TEST(Interleave, LeavesJobsAloneThatMissEachOther) {
   const std::vector jobs{Job(0.300, {{0.1, 0.2}}), Job(0.300, {{0.1, 0.2}}, 0.12)};
-  const Interleaving found = Interleave(jobs);
+  const Shifts found = Interleave(jobs);
   EXPECT_EQ(found.verdict, Verdict::kLittleToGain);
   EXPECT_EQ(found.shift_s[1], 0.0);
 }
 
 TEST(Interleave, LeavesJobsAloneThatHardlyTouch) {
   const std::vector jobs{Job(0.300, {{0.1, 0.2}}), Job(0.300, {{0.1, 0.2}}, 0.095)};
-  const Interleaving found = Interleave(jobs);
+  const Shifts found = Interleave(jobs);
   EXPECT_NEAR(found.excess_s, 0.005, 1e-9);
   EXPECT_EQ(found.verdict, Verdict::kLittleToGain);
 }
@@ -66,7 +65,7 @@ TEST(Interleave, FitsTwoIterationsOfOneJobIntoThePausesOfALongerOne) {
   // The long one leaves two pauses of 0.15 s that are 0.2 s apart, the short one needs 0.1 s of
   // every 0.2 s.
   const std::vector jobs{Job(0.400, {{0.0, 0.05}, {0.2, 0.25}}), Job(0.201, {{0.0, 0.1}})};
-  const Interleaving found = Interleave(jobs);
+  const Shifts found = Interleave(jobs);
   ASSERT_EQ(found.verdict, Verdict::kShift);
   EXPECT_EQ(found.turns[0], 1U);
   EXPECT_EQ(found.turns[1], 2U);
@@ -78,7 +77,7 @@ TEST(Interleave, FitsTwoIterationsOfOneJobIntoThePausesOfALongerOne) {
 TEST(Interleave, SharesWhatIsLeftOfTheExcessAmongIterations) {
   // However it stands, one of the short job's iterations meets the long one's use.
   const std::vector jobs{Job(0.400, {{0.0, 0.2}}), Job(0.200, {{0.0, 0.08}})};
-  const Interleaving found = Interleave(jobs);
+  const Shifts found = Interleave(jobs);
   EXPECT_EQ(found.verdict, Verdict::kLittleToGain);
   EXPECT_NEAR(found.excess_s, 0.08, 1e-9);
   EXPECT_NEAR(found.least_excess_s, 0.08, 1e-9);
@@ -115,7 +114,7 @@ TEST(Interleave, RefusesToThinkAboutJobsWithoutAPeriod) {
 TEST(Interleave, PlacesThreeJobsBesideEachOther) {
   const std::vector jobs{Job(0.300, {{0.0, 0.09}}), Job(0.300, {{0.0, 0.09}}),
                          Job(0.300, {{0.0, 0.09}})};
-  const Interleaving found = Interleave(jobs, {.left = 0.2});
+  const Shifts found = Interleave(jobs, {.left = 0.2});
   ASSERT_EQ(found.verdict, Verdict::kShift);
   EXPECT_NEAR(found.excess_s, 0.18, 1e-9);
   // The second stands in the middle of the pause, which leaves two of 0.06 s for the third.
@@ -165,7 +164,7 @@ class Drawn {
   std::mt19937 random_;
 };
 
-void ExpectSound(const std::vector<Rhythm>& jobs, const Interleaving& found) {
+void ExpectSound(const std::vector<Rhythm>& jobs, const Shifts& found) {
   EXPECT_EQ(found.shift_s[0], 0.0);
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     EXPECT_GE(found.shift_s[i], 0.0);
@@ -186,7 +185,7 @@ TEST(Interleave, IsNeverWorseThanTheBestOnAFineGrid) {
     const double other_s = period_s * (seed % 3 == 0 ? 0.5 : seed % 3 == 1 ? 1 : 2.0 / 3);
     const std::vector jobs{drawn.Make(period_s, 0.45),
                            drawn.Make(other_s * drawn.From(0.995, 1.005), 0.45)};
-    const Interleaving found = Interleave(jobs, {.margin = 1e-6, .left = 1});
+    const Shifts found = Interleave(jobs, {.margin = 1e-6, .left = 1});
     ExpectSound(jobs, found);
     ASSERT_NE(found.verdict, Verdict::kNoCommonPeriod);
     // Nothing to gain: then nothing on the grid is better either.
@@ -208,7 +207,7 @@ TEST(Interleave, PlacesTheLastOfSeveralAsWellAsTheGridDoes) {
     for (std::size_t i = 0; i < 3 + seed % 2; ++i) {
       jobs.push_back(drawn.Make(seed % 5 == 0 && i == 1 ? 2 * period_s : period_s, 0.3));
     }
-    const Interleaving found = Interleave(jobs, {.margin = -1, .full = 2, .left = 4});
+    const Shifts found = Interleave(jobs, {.margin = -1, .full = 2, .left = 4});
     ExpectSound(jobs, found);
     ASSERT_EQ(found.verdict, Verdict::kShift);
     EXPECT_LE(found.least_excess_s, LeastOnGrid(jobs, found, 1000) + 1e-9);
@@ -220,9 +219,9 @@ TEST(Interleave, DoesNotDependOnWhereTheClockStarted) {
     SCOPED_TRACE(seed);
     Drawn drawn(seed);
     std::vector jobs{drawn.Make(1, 0.4), drawn.Make(0.5, 0.4)};
-    const Interleaving found = Interleave(jobs);
+    const Shifts found = Interleave(jobs);
     for (Rhythm& job : jobs) job.origin_s += 12345.5;
-    const Interleaving later = Interleave(jobs);
+    const Shifts later = Interleave(jobs);
     EXPECT_EQ(found.verdict, later.verdict);
     EXPECT_NEAR(found.least_excess_s, later.least_excess_s, 1e-6);
     EXPECT_NEAR(found.shift_s[1], later.shift_s[1], 1e-6);

@@ -15,7 +15,7 @@ void Load::Run(TimeNs duration_ns) {
       now = next;
       continue;
     }
-    const Stage stage = lane_.front();
+    const QueuedStage stage = lane_.front();
     lane_.pop_front();
     now += static_cast<TimeNs>(static_cast<double>(stage.bytes) * kSecond /
                                static_cast<double>(bytes_per_s_)) +
@@ -30,17 +30,17 @@ void Load::Fill() {
   for (auto& [job, source] : sources_) {
     for (; waiting_[job] < source.waiting; ++waiting_[job]) {
       std::uniform_int_distribution<std::uint64_t> bytes(source.bytes_min, source.bytes_max);
-      Stage stage{.token = ++positions_, .position = positions_, .job = job};
+      QueuedStage stage{.token = ++positions_, .position = positions_, .job = job};
       stage.bytes = bytes(random_);
       stage.wire_bytes = stage.bytes;
-      if (source.both_orders && random_() % 2 == 0) stage.order = Order::kPlanned;
+      if (source.both_classes && random_() % 2 == 0) stage.traffic_class = TrafficClass::kPlanned;
       queue_.Push(stage);
     }
   }
 }
 
 void Load::PickAll() {
-  while (const std::optional<Stage> stage = queue_.Pick(0, now)) {
+  while (const std::optional<QueuedStage> stage = queue_.Pick(0, now)) {
     lane_.push_back(*stage);
     --waiting_[stage->job];
     Fill();

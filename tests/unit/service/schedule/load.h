@@ -20,7 +20,7 @@ class Load {
   struct Source {
     std::uint64_t bytes_min = 4096;
     std::uint64_t bytes_max = std::uint64_t{1} << 20;
-    bool both_orders = false;
+    bool both_classes = false;
     std::size_t waiting = 8;  // stages that it keeps in the queue; 0: it has nothing to do
   };
   // Changes what the job does from now on.
@@ -44,7 +44,7 @@ class Load {
   std::map<JobId, Source> sources_;
   std::map<JobId, std::size_t> waiting_;
   std::uint64_t positions_ = 0;
-  std::deque<Stage> lane_;
+  std::deque<QueuedStage> lane_;
 };
 
 }  // namespace headrace::schedule

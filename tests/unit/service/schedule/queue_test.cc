@@ -18,7 +18,7 @@ constexpr JobId kA{1};
 constexpr JobId kB{2};
 constexpr JobId kC{3};
 
-Stage Make(JobId job, std::uint64_t position, std::uint64_t bytes, std::uint8_t lane = 0) {
+QueuedStage Make(JobId job, std::uint64_t position, std::uint64_t bytes, std::uint8_t lane = 0) {
   return {.token = std::uint64_t{job.value} << 32 | position,
           .position = position,
           .job = job,
@@ -35,7 +35,7 @@ void ExpectWait(const Wait& wait, Reason reason, std::uint64_t argument) {
 std::map<JobId, int> Serve(UnifiedQueue& queue, int count) {
   std::map<JobId, int> turns;
   for (int i = 0; i < count; ++i) {
-    const std::optional<Stage> stage = queue.Pick(0, 0);
+    const std::optional<QueuedStage> stage = queue.Pick(0, 0);
     if (!stage) break;
     queue.Return(*stage);
     ++turns[stage->job];
@@ -66,11 +66,11 @@ TEST(UnifiedQueue, StopsAJobAtItsCreditAndGoesOnWhenCreditComesBack) {
   UnifiedQueue queue({100});
   queue.AddJob(kA, {});
   for (std::uint64_t i = 1; i <= 3; ++i) queue.Push(Make(kA, i, 50));
-  const Stage first = *queue.Pick(0, 0);
-  const Stage second = *queue.Pick(0, 0);
+  const QueuedStage first = *queue.Pick(0, 0);
+  const QueuedStage second = *queue.Pick(0, 0);
   EXPECT_EQ(queue.InFlightBytes(0), 100U);
   EXPECT_FALSE(queue.Pick(0, 0).has_value());
-  ExpectWait(WhyHeadWaits(queue, kA, Order::kPosted, 0, 0), Reason::kNoCredit, 0);
+  ExpectWait(WhyHeadWaits(queue, kA, TrafficClass::kPosted, 0, 0), Reason::kNoCredit, 0);
   queue.Return(second);
   EXPECT_EQ(queue.Pick(0, 0)->position, 3U);
   queue.Return(first);
@@ -83,7 +83,7 @@ TEST(UnifiedQueue, KeepsTheOrderWhenTheHeadIsTooLargeForTheCreditThatIsLeft) {
   queue.Push(Make(kA, 1, 60));
   queue.Push(Make(kA, 2, 60));
   queue.Push(Make(kA, 3, 10));  // would fit, but goes behind 2
-  const Stage first = *queue.Pick(0, 0);
+  const QueuedStage first = *queue.Pick(0, 0);
   EXPECT_FALSE(queue.Pick(0, 0).has_value());
   queue.Return(first);
   EXPECT_EQ(queue.Pick(0, 0)->position, 2U);
@@ -122,10 +122,10 @@ TEST(UnifiedQueue, LetsAStageLargerThanTheCreditGoAlone) {
   queue.Push(Make(kA, 1, 10));
   queue.Push(Make(kA, 2, 1000));
   queue.Push(Make(kA, 3, 1));
-  const Stage small = *queue.Pick(0, 0);
+  const QueuedStage small = *queue.Pick(0, 0);
   EXPECT_FALSE(queue.Pick(0, 0).has_value()) << "not while another is in flight";
   queue.Return(small);
-  const Stage large = *queue.Pick(0, 0);
+  const QueuedStage large = *queue.Pick(0, 0);
   EXPECT_EQ(large.position, 2U);
   EXPECT_FALSE(queue.Pick(0, 0).has_value()) << "nothing beside it";
   queue.Return(large);
@@ -136,10 +136,11 @@ TEST(UnifiedQueue, LimitsTheNumberOfStagesInFlight) {
   UnifiedQueue queue({1 << 20});
   queue.AddJob(kA, {});
   for (std::uint64_t i = 0; i < kStagesMax; ++i) queue.Push(Make(kA, i, 1));
-  std::vector<Stage> picked;
-  while (const std::optional<Stage> stage = queue.Pick(0, 0)) picked.push_back(*stage);
+  std::vector<QueuedStage> picked;
+  while (const std::optional<QueuedStage> stage = queue.Pick(0, 0)) picked.push_back(*stage);
   EXPECT_EQ(picked.size(), kInFlightStagesMax);
-  ExpectWait(WhyHeadWaits(queue, kA, Order::kPosted, 0, 0), Reason::kInFlight, kInFlightStagesMax);
+  ExpectWait(WhyHeadWaits(queue, kA, TrafficClass::kPosted, 0, 0), Reason::kInFlight,
+             kInFlightStagesMax);
   queue.Return(picked.front());
   EXPECT_EQ(queue.Pick(0, 0)->position, kInFlightStagesMax);
 }
@@ -178,8 +179,8 @@ TEST(UnifiedQueue, ServesAHigherClassFirstWhateverTheWeights) {
     queue.Push(Make(kA, i, 100));
     queue.Push(Make(kB, i, 100));
   }
-  ExpectWait(WhyHeadWaits(queue, kA, Order::kPosted, 0, 0), Reason::kBehindJob, kB.value);
-  ExpectWait(WhyHeadWaits(queue, kB, Order::kPosted, 0, 0), Reason::kNone, 0);
+  ExpectWait(WhyHeadWaits(queue, kA, TrafficClass::kPosted, 0, 0), Reason::kBehindJob, kB.value);
+  ExpectWait(WhyHeadWaits(queue, kB, TrafficClass::kPosted, 0, 0), Reason::kNone, 0);
   EXPECT_EQ(Serve(queue, 10), (std::map<JobId, int>{{kB, 10}}));
   EXPECT_EQ(Serve(queue, 100), (std::map<JobId, int>{{kA, 10}}));
 }
@@ -238,7 +239,7 @@ TEST(UnifiedQueue, TakesAWaitingStageOut) {
   UnifiedQueue queue({100});
   queue.AddJob(kA, {});
   for (std::uint64_t i = 1; i <= 3; ++i) queue.Push(Make(kA, i, 40));
-  const Stage first = *queue.Pick(0, 0);
+  const QueuedStage first = *queue.Pick(0, 0);
   EXPECT_TRUE(queue.Remove(Make(kA, 2, 40)));
   EXPECT_FALSE(queue.Remove(Make(kA, 2, 40))) << "it is gone";
   EXPECT_FALSE(queue.Remove(first)) << "it is in flight";
@@ -250,13 +251,13 @@ TEST(UnifiedQueue, TakesAWaitingStageOut) {
 TEST(UnifiedQueue, TellsTheHeadOfALine) {
   UnifiedQueue queue({100});
   queue.AddJob(kA, {});
-  EXPECT_FALSE(queue.Head(kA, Order::kPosted, 0).has_value());
-  EXPECT_FALSE(queue.Head(kB, Order::kPosted, 0).has_value());
-  ExpectWait(WhyHeadWaits(queue, kA, Order::kPosted, 0, 0), Reason::kNone, 0);
-  ExpectWait(WhyHeadWaits(queue, kB, Order::kPosted, 0, 0), Reason::kNone, 0);
+  EXPECT_FALSE(queue.Head(kA, TrafficClass::kPosted, 0).has_value());
+  EXPECT_FALSE(queue.Head(kB, TrafficClass::kPosted, 0).has_value());
+  ExpectWait(WhyHeadWaits(queue, kA, TrafficClass::kPosted, 0, 0), Reason::kNone, 0);
+  ExpectWait(WhyHeadWaits(queue, kB, TrafficClass::kPosted, 0, 0), Reason::kNone, 0);
   queue.Push(Make(kA, 7, 1));
-  EXPECT_EQ(queue.Head(kA, Order::kPosted, 0)->position, 7U);
-  ExpectWait(WhyHeadWaits(queue, kA, Order::kPosted, 0, 0), Reason::kNone, 0);
+  EXPECT_EQ(queue.Head(kA, TrafficClass::kPosted, 0)->position, 7U);
+  ExpectWait(WhyHeadWaits(queue, kA, TrafficClass::kPosted, 0, 0), Reason::kNone, 0);
 }
 
 TEST(UnifiedQueue, ForgetsAJob) {
@@ -297,14 +298,14 @@ TEST(UnifiedQueue, KeepsItsPromisesUnderRandomUse) {
       queue.AddJob(job, {.weight = static_cast<std::uint32_t>(1 + draw(5)),
                          .priority = static_cast<std::uint32_t>(draw(2))});
     }
-    std::vector<Stage> picked;
+    std::vector<QueuedStage> picked;
     std::size_t waiting = 0;
     for (int step = 0; step < 500; ++step) {
       const JobId job = jobs[draw(jobs.size())];
       if (draw(2) == 0) {
         queue.Push(Make(job, ++next[job], 1 + draw(1500)));
         ++waiting;
-      } else if (const std::optional<Stage> stage = queue.Pick(0, 0)) {
+      } else if (const std::optional<QueuedStage> stage = queue.Pick(0, 0)) {
         EXPECT_GT(stage->position, last_picked[stage->job]) << "seed " << seed;
         last_picked[stage->job] = stage->position;
         EXPECT_TRUE(in_flight[stage->job] == 0 || in_flight[stage->job] + stage->bytes <= kCredit)
@@ -321,18 +322,18 @@ TEST(UnifiedQueue, KeepsItsPromisesUnderRandomUse) {
       ASSERT_EQ(queue.Waiting(0), waiting) << "seed " << seed;
       ASSERT_EQ(queue.InFlightBytes(0), in_flight[kA] + in_flight[kB] + in_flight[kC]);
     }
-    for (const Stage& stage : picked) queue.Return(stage);
+    for (const QueuedStage& stage : picked) queue.Return(stage);
     Serve(queue, 1000);
     EXPECT_EQ(queue.Waiting(0), 0U) << "seed " << seed;
     EXPECT_EQ(queue.InFlightBytes(0), 0U) << "seed " << seed;
   }
 }
 
-Stage Planned(std::uint64_t position, std::uint64_t bytes) {
+QueuedStage Planned(std::uint64_t position, std::uint64_t bytes) {
   return {.token = 1000 + position,
           .position = position,
           .job = kA,
-          .order = Order::kPlanned,
+          .traffic_class = TrafficClass::kPlanned,
           .bytes = bytes};
 }
 
@@ -340,9 +341,9 @@ TEST(UnifiedQueue, ThePlansBlocksGoOneAtATimeUnlessThePlanSaysOtherwise) {
   UnifiedQueue queue({1000});
   queue.AddJob(kA, {});
   for (std::uint64_t position = 1; position <= 3; ++position) queue.Push(Planned(position, 10));
-  const Stage first = *queue.Pick(0, 0);
+  const QueuedStage first = *queue.Pick(0, 0);
   EXPECT_FALSE(queue.Pick(0, 0).has_value());
-  ExpectWait(WhyHeadWaits(queue, kA, Order::kPlanned, 0, 0), Reason::kInFlight, 1);
+  ExpectWait(WhyHeadWaits(queue, kA, TrafficClass::kPlanned, 0, 0), Reason::kInFlight, 1);
   queue.SetPlannedInFlightMax(kA, 2);
   EXPECT_EQ(queue.Pick(0, 0)->position, 2U);
   EXPECT_FALSE(queue.Pick(0, 0).has_value());
@@ -350,9 +351,9 @@ TEST(UnifiedQueue, ThePlansBlocksGoOneAtATimeUnlessThePlanSaysOtherwise) {
   EXPECT_EQ(queue.Pick(0, 0)->position, 3U);
 }
 
-Stage MakePair(std::uint64_t position, std::uint64_t bytes) {
-  Stage stage = Make(kA, std::uint64_t{1} << 62 | position, bytes);
-  stage.order = Order::kPaired;
+QueuedStage MakePair(std::uint64_t position, std::uint64_t bytes) {
+  QueuedStage stage = Make(kA, std::uint64_t{1} << 62 | position, bytes);
+  stage.traffic_class = TrafficClass::kPaired;
   return stage;
 }
 
@@ -364,9 +365,9 @@ TEST(UnifiedQueue, SendsOvertakeAJobsOtherBlocksAndHaveCreditOfTheirOwn) {
   EXPECT_FALSE(queue.Pick(0, 0).has_value()) << "no credit is left";
   queue.Push(MakePair(7, 600));
   queue.Push(MakePair(8, 600));
-  const std::optional<Stage> pair = queue.Pick(0, 0);
+  const std::optional<QueuedStage> pair = queue.Pick(0, 0);
   ASSERT_TRUE(pair.has_value());
-  EXPECT_EQ(pair->order, Order::kPaired);
+  EXPECT_EQ(pair->traffic_class, TrafficClass::kPaired);
   EXPECT_FALSE(queue.Pick(0, 0).has_value()) << "neither of them has any";
   queue.Return(*pair);
   queue.Return(Make(kA, 1, 800));
@@ -374,9 +375,9 @@ TEST(UnifiedQueue, SendsOvertakeAJobsOtherBlocksAndHaveCreditOfTheirOwn) {
   EXPECT_EQ(queue.Pick(0, 0)->position, 2U);
 }
 
-Stage MakeCopy(std::uint64_t position, std::uint64_t bytes) {
-  Stage stage = Make(kA, position, bytes);
-  stage.order = Order::kCopied;
+QueuedStage MakeCopy(std::uint64_t position, std::uint64_t bytes) {
+  QueuedStage stage = Make(kA, position, bytes);
+  stage.traffic_class = TrafficClass::kCopied;
   return stage;
 }
 
@@ -390,9 +391,10 @@ TEST(UnifiedQueue, CopiesOvertakeSumsAndPlansBehindSendsAndHaveCreditOfTheirOwn)
   queue.Push(MakeCopy(4, 600));
   queue.Push(MakeCopy(5, 600));
   queue.Push(MakePair(7, 10));
-  EXPECT_EQ(queue.Pick(0, 0)->order, Order::kPaired);
+  EXPECT_EQ(queue.Pick(0, 0)->traffic_class, TrafficClass::kPaired);
   EXPECT_EQ(queue.Pick(0, 0)->position, 4U) << "although sums have no credit left";
-  EXPECT_EQ(queue.Pick(0, 0)->order, Order::kPlanned) << "the other copy has no credit";
+  EXPECT_EQ(queue.Pick(0, 0)->traffic_class, TrafficClass::kPlanned)
+      << "the other copy has no credit";
   queue.Return(MakeCopy(4, 600));
   queue.Return(Make(kA, 1, 800));
   EXPECT_EQ(queue.Pick(0, 0)->position, 5U) << "although 2 waits for longer";
@@ -404,7 +406,7 @@ TEST(UnifiedQueue, CopiesGoInTurnWithSumsWhereTheJobWantsIt) {
   queue.AddJob(kA, {.by_urgency = false});
   queue.Push(Make(kA, 1, 1));
   queue.Push(MakeCopy(2, 1));
-  EXPECT_EQ(queue.Pick(0, 0)->order, Order::kPosted);
+  EXPECT_EQ(queue.Pick(0, 0)->traffic_class, TrafficClass::kPosted);
 }
 
 TEST(UnifiedQueue, SendsGoInTurnWithOtherBlocksWhereTheJobWantsIt) {
@@ -412,12 +414,12 @@ TEST(UnifiedQueue, SendsGoInTurnWithOtherBlocksWhereTheJobWantsIt) {
   queue.AddJob(kA, {.by_urgency = false});
   queue.Push(Make(kA, 1, 1));
   queue.Push(MakePair(7, 1));
-  EXPECT_EQ(queue.Pick(0, 0)->order, Order::kPosted);
-  EXPECT_EQ(queue.Pick(0, 0)->order, Order::kPaired);
+  EXPECT_EQ(queue.Pick(0, 0)->traffic_class, TrafficClass::kPosted);
+  EXPECT_EQ(queue.Pick(0, 0)->traffic_class, TrafficClass::kPaired);
   queue.SetShare(kA, {}, 0);
   queue.Push(Make(kA, 2, 1));
   queue.Push(MakePair(8, 1));
-  EXPECT_EQ(queue.Pick(0, 0)->order, Order::kPaired);
+  EXPECT_EQ(queue.Pick(0, 0)->traffic_class, TrafficClass::kPaired);
 }
 
 TEST(UnifiedQueue, SendsThatNeverEndKeepNoOtherBlockWaitingForGood) {
@@ -430,9 +432,9 @@ TEST(UnifiedQueue, SendsThatNeverEndKeepNoOtherBlockWaitingForGood) {
   for (TimeNs now = 0; now < 4 * kWaitMaxNs; now += kStep) {
     queue.Push(MakePair(static_cast<std::uint64_t>(now / kStep) + 1, 1));
     queue.Push(MakePair(static_cast<std::uint64_t>(now / kStep) + 1'000'000, 1));
-    const Stage stage = *queue.Pick(0, now);
+    const QueuedStage stage = *queue.Pick(0, now);
     queue.Return(stage);
-    if (stage.order == Order::kPosted) others.push_back(now);
+    if (stage.traffic_class == TrafficClass::kPosted) others.push_back(now);
   }
   EXPECT_EQ(others, (std::vector<TimeNs>{kWaitMaxNs, 2 * kWaitMaxNs + kStep}));
 }
@@ -444,9 +446,9 @@ TEST(UnifiedQueue, CopiesThatNeverEndKeepNoSumWaitingForGood) {
   std::uint64_t position = 1;
   for (TimeNs now = 0; now < kWaitMaxNs; now += 100 * kMillisecond) {
     for (int i = 0; i < 2; ++i) queue.Push(MakeCopy(++position, 1));
-    const Stage stage = *queue.Pick(0, now);
+    const QueuedStage stage = *queue.Pick(0, now);
     queue.Return(stage);
-    EXPECT_EQ(stage.order, Order::kCopied);
+    EXPECT_EQ(stage.traffic_class, TrafficClass::kCopied);
   }
   EXPECT_EQ(queue.Pick(0, kWaitMaxNs)->position, 1U);
 }
@@ -458,7 +460,7 @@ TEST(UnifiedQueue, NeitherOrderOfAJobHoldsTheOthersCredit) {
   ASSERT_TRUE(queue.Pick(0, 0).has_value());
   queue.Push({.token = 1, .position = 1, .job = kA, .bytes = 60});
   queue.Push({.token = 2, .position = 2, .job = kA, .bytes = 60});
-  EXPECT_EQ(queue.Pick(0, 0)->order, Order::kPosted);
+  EXPECT_EQ(queue.Pick(0, 0)->traffic_class, TrafficClass::kPosted);
   EXPECT_FALSE(queue.Pick(0, 0).has_value());
   EXPECT_EQ(queue.InFlightBytes(0), 560U);
 }

@@ -32,7 +32,7 @@ TEST_P(Share, EqualJobsGetEqualBytesWhateverTheirSizesAndOrders) {
   queue_.AddJob(kJobA, {});
   queue_.AddJob(kJobB, {});
   load_[kJobA] = {.bytes_min = 100'000, .bytes_max = 1'000'000};
-  load_[kJobB] = {.bytes_min = 50'000, .bytes_max = 900'000, .both_orders = true};
+  load_[kJobB] = {.bytes_min = 50'000, .bytes_max = 900'000, .both_classes = true};
   load_.Run(2 * kSecond);
   EXPECT_NEAR(Ratio(load_, kJobA, kJobB), 1, 0.05);
   EXPECT_EQ(load_.idle_ns, 0);
@@ -41,7 +41,7 @@ TEST_P(Share, EqualJobsGetEqualBytesWhateverTheirSizesAndOrders) {
 TEST_P(Share, ThreeToOneIsThreeToOne) {
   queue_.AddJob(kJobA, {.weight = 3});
   queue_.AddJob(kJobB, {.weight = 1});
-  load_[kJobA] = {.bytes_min = 200'000, .bytes_max = 1'000'000, .both_orders = true};
+  load_[kJobA] = {.bytes_min = 200'000, .bytes_max = 1'000'000, .both_classes = true};
   load_[kJobB] = {.bytes_min = 200'000, .bytes_max = 1'000'000};
   load_.Run(2 * kSecond);
   EXPECT_NEAR(Ratio(load_, kJobA, kJobB), 3, 0.15);
@@ -60,7 +60,7 @@ TEST_P(Share, AJobThatOnlyTrainsGetsItsWeightToo) {
       queue_.Push({.token = ++position << 20U,
                    .position = position,
                    .job = kJobA,
-                   .order = Order::kPlanned,
+                   .traffic_class = TrafficClass::kPlanned,
                    .bytes = kMega});
       ++planned;
     }
@@ -143,7 +143,7 @@ TEST_P(Share, AJobThatChangesItsClassStartsThereBesideTheOthers) {
 TEST_P(Share, ALimitIsTheAverageRateAndTheOthersHaveTheRest) {
   queue_.AddJob(kJobA, {.limit_bytes_per_s = 250 * kMega});
   queue_.AddJob(kJobB, {});
-  load_[kJobA] = {.both_orders = true};
+  load_[kJobA] = {.both_classes = true};
   load_[kJobB] = {};
   load_.Run(kSecond);  // what it had saved up before goes
   load_.moved.clear();
@@ -160,7 +160,7 @@ TEST_P(Share, ManyJobsThatComeAndGoGetTheirWeights) {
   for (std::uint32_t i = 1; i <= kJobs; ++i) {
     weights[JobId{i}] = static_cast<std::uint32_t>(1 + random() % 4);
     queue_.AddJob(JobId{i}, {.weight = weights[JobId{i}]});
-    load_[JobId{i}] = {.both_orders = i % 2 == 0};
+    load_[JobId{i}] = {.both_classes = i % 2 == 0};
   }
   for (int round = 0; round < 5; ++round) {
     double sum = 0;
@@ -213,11 +213,13 @@ TEST(OwnPace, ALaneTakesTwoStagesOrAsManyAsAreSmallTogether) {
     queue.Push({.token = 100 + i, .position = i, .job = kJobB, .bytes = 700'000});
   }
   EXPECT_EQ(queue.Pick(0, 0)->job, kJobA);
-  const Stage second = *queue.Pick(0, 0);
+  const QueuedStage second = *queue.Pick(0, 0);
   EXPECT_EQ(second.job, kJobB);
   EXPECT_FALSE(queue.Pick(0, 0).has_value());
-  EXPECT_EQ(WhyHeadWaits(queue, kJobA, Order::kPosted, 0, 0).reason, Wait::Reason::kLaneFull);
-  EXPECT_EQ(WhyHeadWaits(queue, kJobB, Order::kPosted, 0, 0).reason, Wait::Reason::kBehindJob);
+  EXPECT_EQ(WhyHeadWaits(queue, kJobA, TrafficClass::kPosted, 0, 0).reason,
+            Wait::Reason::kLaneFull);
+  EXPECT_EQ(WhyHeadWaits(queue, kJobB, TrafficClass::kPosted, 0, 0).reason,
+            Wait::Reason::kBehindJob);
   queue.Return(second);
   EXPECT_EQ(queue.Pick(0, 0)->job, kJobA);
 }
@@ -231,7 +233,7 @@ TEST(OwnPace, ALaneIsFilledWithSmallStagesOfAllJobs) {
     queue.Push({.token = 100 + i, .position = i, .job = kJobB, .bytes = 50'000});
   }
   std::map<JobId, int> picked;
-  while (const std::optional<Stage> stage = queue.Pick(0, 0)) ++picked[stage->job];
+  while (const std::optional<QueuedStage> stage = queue.Pick(0, 0)) ++picked[stage->job];
   EXPECT_EQ(picked, (std::map<JobId, int>{{kJobA, 10}, {kJobB, 10}}));
 }
 
@@ -258,7 +260,7 @@ TEST(Limit, SaysWhenItsJobMayGoOn) {
   EXPECT_FALSE(queue.Pick(0, kSecond).has_value());
   const TimeNs next = kSecond + kSecond * 480 / 1000;
   EXPECT_EQ(queue.NextTime(0), next);
-  const Wait wait = WhyHeadWaits(queue, kJobA, Order::kPosted, 0, kSecond);
+  const Wait wait = WhyHeadWaits(queue, kJobA, TrafficClass::kPosted, 0, kSecond);
   EXPECT_EQ(wait.reason, Wait::Reason::kRateLimit);
   EXPECT_EQ(wait.argument, 480U * kMillisecond);
   EXPECT_FALSE(queue.Pick(0, next - 1).has_value());
@@ -284,20 +286,23 @@ TEST(Orders, OfOneJobTakeTurnsAndDoNotShareTwice) {
   queue.AddJob(kJobB, {});
   for (std::uint64_t i = 1; i <= 100; ++i) {
     queue.Push({.token = i, .position = i, .job = kJobA, .bytes = kMega});
-    queue.Push(
-        {.token = 200 + i, .position = i, .job = kJobA, .order = Order::kPlanned, .bytes = kMega});
+    queue.Push({.token = 200 + i,
+                .position = i,
+                .job = kJobA,
+                .traffic_class = TrafficClass::kPlanned,
+                .bytes = kMega});
     queue.Push({.token = 400 + i, .position = i, .job = kJobB, .bytes = kMega});
   }
   std::map<JobId, int> of_job;
-  std::map<Order, int> of_a;
+  std::map<TrafficClass, int> of_a;
   for (int i = 0; i < 80; ++i) {
-    const Stage stage = *queue.Pick(0, 0);
+    const QueuedStage stage = *queue.Pick(0, 0);
     queue.Return(stage);
     ++of_job[stage.job];
-    if (stage.job == kJobA) ++of_a[stage.order];
+    if (stage.job == kJobA) ++of_a[stage.traffic_class];
   }
   EXPECT_NEAR(of_job[kJobA], 40, 1);
-  EXPECT_NEAR(of_a[Order::kPosted], 20, 1);
+  EXPECT_NEAR(of_a[TrafficClass::kPosted], 20, 1);
 }
 
 }  // namespace

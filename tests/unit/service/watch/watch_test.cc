@@ -127,21 +127,21 @@ TEST_F(WatchTest, SleepsOnlyWhenItsInboxIsEmpty) {
 }
 
 // Two tensors on a lane with that startup.
-MakePlan WishFor(plan::Policy policy, double startup_s) {
-  MakePlan wish;
-  wish.token = 9;
-  wish.policy = policy;
-  wish.version = 3;
+MakePlan RequestFor(plan::Policy policy, double startup_s) {
+  MakePlan request;
+  request.token = 9;
+  request.policy = policy;
+  request.version = 3;
   for (const char* name : {"first", "second"}) {
-    wish.profile.tensors.push_back(
+    request.profile.tensors.push_back(
         {.name = name, .elements = 1'000'000, .backward_s = 1e-3, .forward_s = 1e-3});
   }
-  wish.route = plan::AllReduceRoute(plan::Affine(startup_s, 1e-9));
-  return wish;
+  request.route = plan::AllReduceRoute(plan::Affine(startup_s, 1e-9));
+  return request;
 }
 
 TEST_F(WatchTest, MakesPlans) {
-  Send(WishFor(plan::Policy::kWfbp, 1e-3));
+  Send(RequestFor(plan::Policy::kWfbp, 1e-3));
   EXPECT_TRUE(watch_.DoWork(0));
   const PlanMade& made = *peers_.Of<PlanMade>().at(0);
   EXPECT_EQ(made.token, 9U);
@@ -151,17 +151,17 @@ TEST_F(WatchTest, MakesPlans) {
 }
 
 TEST_F(WatchTest, KeepsThePlanInForceUnlessAnotherIsFasterByTheMargin) {
-  Send(WishFor(plan::Policy::kExact, 1e-3));
+  Send(RequestFor(plan::Policy::kExact, 1e-3));
   watch_.DoWork(0);
   const auto present = *peers_.Of<PlanMade>().at(0)->plan;
   for (const double startup_s : {1e-3, 1e-3 + 1e-6, 1e-1}) {
-    MakePlan wish = WishFor(plan::Policy::kExact, startup_s);
+    MakePlan request = RequestFor(plan::Policy::kExact, startup_s);
     // In several blocks; with a high startup one is far better.
     plan::Plan several = *present;
-    several.blocks = plan::MakePlan(plan::Policy::kWfbp, wish.profile, wish.route)->blocks;
-    wish.present = startup_s < 1e-2 ? present : std::make_shared<const plan::Plan>(several);
-    wish.margin = 0.02;
-    Send(std::move(wish));
+    several.blocks = plan::MakePlan(plan::Policy::kWfbp, request.profile, request.route)->blocks;
+    request.present = startup_s < 1e-2 ? present : std::make_shared<const plan::Plan>(several);
+    request.margin = 0.02;
+    Send(std::move(request));
   }
   while (watch_.DoWork(0)) {
   }
@@ -174,9 +174,9 @@ TEST_F(WatchTest, KeepsThePlanInForceUnlessAnotherIsFasterByTheMargin) {
 }
 
 TEST_F(WatchTest, SaysWhyAPlanCannotBeMade) {
-  MakePlan wish = WishFor(plan::Policy::kExact, 1e-3);
-  wish.profile.tensors[1].backward_s = -1;
-  Send(std::move(wish));
+  MakePlan request = RequestFor(plan::Policy::kExact, 1e-3);
+  request.profile.tensors[1].backward_s = -1;
+  Send(std::move(request));
   watch_.DoWork(0);
   const PlanMade& made = *peers_.Of<PlanMade>().at(0);
   ASSERT_FALSE(made.plan.ok());

@@ -8,11 +8,11 @@
 namespace headrace::transport {
 namespace {
 
-// A gate that a stream stands before until it is opened.
-struct Gate {
+// A blocker that a stream stands before until it is opened.
+struct StreamBlocker {
   std::atomic<bool> open = false;
-  static void Pass(void* gate) {
-    while (!static_cast<Gate*>(gate)->open) std::this_thread::yield();
+  static void Pass(void* blocker) {
+    while (!static_cast<StreamBlocker*>(blocker)->open) std::this_thread::yield();
   }
 };
 
@@ -36,38 +36,41 @@ class DoubleOfStreams : public DoubleTest {
 };
 
 TEST_F(DoubleOfStreams, WorkAtTheirOwnPace) {
-  Gate gate;
+  StreamBlocker blocker;
   const CudaStream slow = MakeStream(kCuStreamNonBlocking);
   // On another GPU, since host calls of one are made one at a time.
   const CudaStream quick = MakeStream(kCuStreamNonBlocking, 1);
-  Gate passed;
+  StreamBlocker passed;
   passed.open = true;
-  ASSERT_EQ(call().launch_host_call(slow.get().thing, &Gate::Pass, &gate), CuResult::kSuccess);
-  ASSERT_EQ(call().launch_host_call(quick.get().thing, &Gate::Pass, &passed), CuResult::kSuccess);
+  ASSERT_EQ(call().launch_host_call(slow.get().thing, &StreamBlocker::Pass, &blocker),
+            CuResult::kSuccess);
+  ASSERT_EQ(call().launch_host_call(quick.get().thing, &StreamBlocker::Pass, &passed),
+            CuResult::kSuccess);
   EXPECT_EQ(call().stream_synchronize(quick.get().thing), CuResult::kSuccess);
   EXPECT_EQ(Query(slow), CuResult::kNotReady);
-  gate.open = true;
+  blocker.open = true;
   EXPECT_EQ(call().stream_synchronize(slow.get().thing), CuResult::kSuccess);
   EXPECT_EQ(Query(slow), CuResult::kSuccess);
 }
 
 TEST_F(DoubleOfStreams, KeepOrderWithTheDefaultStreamUnlessTheySayNo) {
-  Gate gate;
+  StreamBlocker blocker;
   const CudaStream ordered = MakeStream(kCuStreamDefault);
   const CudaStream free = MakeStream(kCuStreamNonBlocking);
   auto memory = AllocateDeviceMemory(contexts_[0], 4096);
   ASSERT_TRUE(memory.ok());
   const CuAddress address = memory->get().thing;
-  ASSERT_EQ(call().launch_host_call(nullptr, &Gate::Pass, &gate), CuResult::kSuccess);
+  ASSERT_EQ(call().launch_host_call(nullptr, &StreamBlocker::Pass, &blocker), CuResult::kSuccess);
   ASSERT_EQ(call().memset_async(address, 1, 64, ordered.get().thing), CuResult::kSuccess);
   ASSERT_EQ(call().memset_async(address + 64, 1, 64, free.get().thing), CuResult::kSuccess);
   EXPECT_EQ(call().stream_synchronize(free.get().thing), CuResult::kSuccess);
   EXPECT_EQ(Query(ordered), CuResult::kNotReady) << "after the default stream";
-  gate.open = true;
+  blocker.open = true;
   EXPECT_EQ(call().stream_synchronize(ordered.get().thing), CuResult::kSuccess);
 
-  Gate second;
-  ASSERT_EQ(call().launch_host_call(ordered.get().thing, &Gate::Pass, &second), CuResult::kSuccess);
+  StreamBlocker second;
+  ASSERT_EQ(call().launch_host_call(ordered.get().thing, &StreamBlocker::Pass, &second),
+            CuResult::kSuccess);
   ASSERT_EQ(call().memset_async(address, 2, 64, nullptr), CuResult::kSuccess);
   EXPECT_EQ(call().stream_query(nullptr), CuResult::kNotReady) << "the default stream after it";
   second.open = true;
@@ -75,19 +78,20 @@ TEST_F(DoubleOfStreams, KeepOrderWithTheDefaultStreamUnlessTheySayNo) {
 }
 
 TEST_F(DoubleOfStreams, WaitForWhatAnEventRecordedWhenTheyWereTold) {
-  Gate gate;
+  StreamBlocker blocker;
   const CudaStream first = MakeStream(kCuStreamNonBlocking);
   const CudaStream second = MakeStream(kCuStreamNonBlocking);
   auto event = CreateEvent(contexts_[0]);
   ASSERT_TRUE(event.ok());
   const CuEvent mark = event->get().thing;
   EXPECT_EQ(call().event_query(mark), CuResult::kSuccess) << "never recorded counts as passed";
-  ASSERT_EQ(call().launch_host_call(first.get().thing, &Gate::Pass, &gate), CuResult::kSuccess);
+  ASSERT_EQ(call().launch_host_call(first.get().thing, &StreamBlocker::Pass, &blocker),
+            CuResult::kSuccess);
   ASSERT_EQ(call().event_record(mark, first.get().thing), CuResult::kSuccess);
   ASSERT_EQ(call().stream_wait_event(second.get().thing, mark, 0), CuResult::kSuccess);
   EXPECT_EQ(call().event_query(mark), CuResult::kNotReady);
   EXPECT_EQ(Query(second), CuResult::kNotReady);
-  gate.open = true;
+  blocker.open = true;
   EXPECT_EQ(call().event_synchronize(mark), CuResult::kSuccess);
   EXPECT_EQ(call().stream_synchronize(second.get().thing), CuResult::kSuccess);
 }
@@ -100,16 +104,17 @@ TEST_F(DoubleOfStreams, RefuseAnEventOfAnotherContext) {
 }
 
 TEST_F(DoubleOfStreams, FinishWhatStandsInThemAfterTheyAreDestroyed) {
-  Gate gate;
+  StreamBlocker blocker;
   auto memory = AllocateDeviceMemory(contexts_[0], 4096);
   ASSERT_TRUE(memory.ok());
   {
     const CudaStream stream = MakeStream(kCuStreamNonBlocking);
-    ASSERT_EQ(call().launch_host_call(stream.get().thing, &Gate::Pass, &gate), CuResult::kSuccess);
+    ASSERT_EQ(call().launch_host_call(stream.get().thing, &StreamBlocker::Pass, &blocker),
+              CuResult::kSuccess);
     ASSERT_EQ(call().memset_async(memory->get().thing, 9, 4096, stream.get().thing),
               CuResult::kSuccess);
   }
-  gate.open = true;
+  blocker.open = true;
   unsigned char byte = 0;
   while (byte != 9) {
     ASSERT_EQ(call().memcpy_to_host(&byte, memory->get().thing + 4095, 1), CuResult::kSuccess);
@@ -117,7 +122,7 @@ TEST_F(DoubleOfStreams, FinishWhatStandsInThemAfterTheyAreDestroyed) {
 }
 
 TEST_F(DoubleOfStreams, ReadHostMemoryThatIsNotPinnedAtTheCall) {
-  Gate gate;
+  StreamBlocker blocker;
   const CudaStream stream = MakeStream(kCuStreamNonBlocking);
   auto memory = AllocateDeviceMemory(contexts_[0], 4096);
   ASSERT_TRUE(memory.ok());
@@ -127,7 +132,8 @@ TEST_F(DoubleOfStreams, ReadHostMemoryThatIsNotPinnedAtTheCall) {
   unsigned char pageable = 1;
   pages.data()[0] = std::byte{1};
   const CuAddress address = memory->get().thing;
-  ASSERT_EQ(call().launch_host_call(stream.get().thing, &Gate::Pass, &gate), CuResult::kSuccess);
+  ASSERT_EQ(call().launch_host_call(stream.get().thing, &StreamBlocker::Pass, &blocker),
+            CuResult::kSuccess);
   ASSERT_EQ(
       call().memcpy_async(address, reinterpret_cast<CuAddress>(&pageable), 1, stream.get().thing),
       CuResult::kSuccess);
@@ -136,7 +142,7 @@ TEST_F(DoubleOfStreams, ReadHostMemoryThatIsNotPinnedAtTheCall) {
             CuResult::kSuccess);
   pageable = 2;
   pages.data()[0] = std::byte{2};
-  gate.open = true;
+  blocker.open = true;
   ASSERT_EQ(call().stream_synchronize(stream.get().thing), CuResult::kSuccess);
   unsigned char seen[2] = {};
   ASSERT_EQ(call().memcpy_to_host(seen, address, 2), CuResult::kSuccess);

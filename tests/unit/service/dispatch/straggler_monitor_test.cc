@@ -32,7 +32,7 @@ struct LateNode {
   std::vector<ClientEnd*> ranks;
 };
 
-TEST(Late, NamesTheRankThatHasNotPostedAnOperationOnce) {
+TEST(StragglerMonitor, NamesTheRankThatHasNotPostedAnOperationOnce) {
   LateNode late;
   late.ranks[0]->PostApart(kSum);
   late.node.Settle();
@@ -53,7 +53,7 @@ TEST(Late, NamesTheRankThatHasNotPostedAnOperationOnce) {
   ExpectOk(*late.ranks[0], 1);
 }
 
-TEST(Late, ReportsAHangOnceHoweverManyOperationsStandBehindIt) {
+TEST(StragglerMonitor, ReportsAHangOnceHoweverManyOperationsStandBehindIt) {
   LateNode late;
   for (int i = 0; i < 50; ++i) {
     late.ranks[0]->PostApart(kSum);
@@ -67,7 +67,7 @@ TEST(Late, ReportsAHangOnceHoweverManyOperationsStandBehindIt) {
   EXPECT_EQ(late.events().size(), 2U) << "it went on, and so did the others";
 }
 
-TEST(Late, NamesAllWhoAreMissing) {
+TEST(StragglerMonitor, NamesAllWhoAreMissing) {
   LateNode late;
   late.ranks[1]->PostApart(kSum);
   late.node.Settle();
@@ -76,7 +76,7 @@ TEST(Late, NamesAllWhoAreMissing) {
   EXPECT_TEXT(late.events()[0], "rank 0", "pid 1000", "rank 2", "pid 1002");
 }
 
-TEST(Late, SaysThatARankIsNotAttached) {
+TEST(StragglerMonitor, SaysThatARankIsNotAttached) {
   HandDrivenNode node;
   node.dispatch().ReportLate(5 * kSecond);
   node.Attach({.world_size = 2}, 0).PostApart(kSum);
@@ -86,7 +86,7 @@ TEST(Late, SaysThatARankIsNotAttached) {
   EXPECT_TEXT(node.watch_tap().events[0], "rank 1", "5.0 s");
 }
 
-TEST(Late, IsSilentWithoutABoundAndWhileNothingWaits) {
+TEST(StragglerMonitor, IsSilentWithoutABoundAndWhileNothingWaits) {
   LateNode late;
   late.node.dispatch().ReportLate(0);
   late.ranks[0]->PostApart(kSum);
@@ -104,7 +104,7 @@ TEST(Late, IsSilentWithoutABoundAndWhileNothingWaits) {
   EXPECT_GE(idle.node.dispatch().NextDeadline(), idle.node.now + 100 * kSecond);
 }
 
-TEST(Late, LeavesWhatFailsToItsFailure) {
+TEST(StragglerMonitor, LeavesWhatFailsToItsFailure) {
   LateNode late;
   late.ranks[0]->PostApart(kSum);
   late.node.Settle();
@@ -114,7 +114,7 @@ TEST(Late, LeavesWhatFailsToItsFailure) {
   for (const std::string& event : late.events()) EXPECT_THAT(event, Not(HasSubstr("went on")));
 }
 
-TEST(Late, SaysLaneAndStepOfWhatMovesTooLong) {
+TEST(StragglerMonitor, SaysLaneAndStageOfWhatMovesTooLong) {
   LateNode late(1, {.startup_ns = 8 * kSecond}, 64);
   late.ranks[0]->PostApart(kSum);
   late.ranks[0]->PostApart(kSum);
@@ -127,7 +127,7 @@ TEST(Late, SaysLaneAndStepOfWhatMovesTooLong) {
   EXPECT_TEXT(late.events()[1], "8.0 s");
 }
 
-TEST(Late, TellsOnlySoMuchButCountsAll) {
+TEST(StragglerMonitor, TellsOnlySoMuchButCountsAll) {
   LateNode late(2);
   for (int i = 0; i < 20; ++i) {
     late.ranks[0]->PostApart(kSum);
@@ -150,7 +150,7 @@ struct LateTraining : LateNode {
   std::shared_ptr<const service::Layout> layout = PackedLayout({8, 16});
 };
 
-TEST(Late, NamesTheRankAndTheGradientThatAPlanWaitsFor) {
+TEST(StragglerMonitor, NamesTheRankAndTheGradientThatAPlanWaitsFor) {
   LateTraining late;
   for (const std::uint32_t rank : {0U, 2U}) PostGradient(*late.ranks[rank], *late.layout, 1);
   late.node.Settle();
@@ -165,7 +165,7 @@ TEST(Late, NamesTheRankAndTheGradientThatAPlanWaitsFor) {
   EXPECT_TEXT(late.events()[1], "gradient 1", "iteration 1", "25.0", "job bert");
 }
 
-TEST(Late, LetsABackwardPassTakeItsTimeAsLongAsGradientsCome) {
+TEST(StragglerMonitor, LetsABackwardPassTakeItsTimeAsLongAsGradientsCome) {
   LateTraining late;
   for (ClientEnd* rank : late.ranks) PostGradient(*rank, *late.layout, 1);
   late.node.Settle();
@@ -180,7 +180,7 @@ TEST(Late, LetsABackwardPassTakeItsTimeAsLongAsGradientsCome) {
   EXPECT_EQ(late.events().size(), 1U);
 }
 
-TEST(Late, NamesWhoHasNotHandedInItsLayoutWhenThereIsNoPlan) {
+TEST(StragglerMonitor, NamesWhoHasNotHandedInItsLayoutWhenThereIsNoPlan) {
   LateNode late;
   const auto layout = PackedLayout({8, 16});
   for (const std::uint32_t rank : {0U, 1U}) HandIn(late.node, *late.ranks[rank], layout);
@@ -191,7 +191,7 @@ TEST(Late, NamesWhoHasNotHandedInItsLayoutWhenThereIsNoPlan) {
   EXPECT_TEXT(late.events()[0], "gradient 1", "iteration 1", "rank 2", "pid 1002", "job bert");
 }
 
-TEST(Late, DoesNotReportAJobWhileItIsPausedNorForTheTimeItWas) {
+TEST(StragglerMonitor, DoesNotReportAJobWhileItIsPausedNorForTheTimeItWas) {
   LateNode late;
   const auto reported = [&late] {
     return testing::Matches(testing::Contains(HasSubstr("not posted")))(late.events());

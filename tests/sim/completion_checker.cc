@@ -1,4 +1,4 @@
-#include "tests/sim/ledger.h"
+#include "tests/sim/completion_checker.h"
 
 #include <fmt/format.h>
 
@@ -39,8 +39,8 @@ std::string Describe(std::uint64_t number) {
 
 }  // namespace
 
-void Ledger::Post(JobId job, std::uint64_t sequence, std::uint32_t rank, const Planned& planned,
-                  bool honest, std::vector<std::byte> input) {
+void CompletionChecker::Post(JobId job, std::uint64_t sequence, std::uint32_t rank,
+                             const Planned& planned, bool honest, std::vector<std::byte> input) {
   Operation& operation = operations_[{job, sequence}];
   operation.planned = planned;
   if (!honest) operation.dishonest |= std::uint64_t{1} << rank;
@@ -49,9 +49,9 @@ void Ledger::Post(JobId job, std::uint64_t sequence, std::uint32_t rank, const P
   operation.inputs[rank] = std::move(input);
 }
 
-std::optional<std::string> Ledger::End(JobId job, std::uint64_t sequence, std::uint32_t rank,
-                                       const ipc::Outcome& outcome,
-                                       const std::vector<std::byte>& result) {
+std::optional<std::string> CompletionChecker::End(JobId job, std::uint64_t sequence,
+                                                  std::uint32_t rank, const ipc::Outcome& outcome,
+                                                  const std::vector<std::byte>& result) {
   Operation& operation = operations_[{job, sequence}];
   const std::string what = fmt::format(
       "job {} {} ({} of {} {}) rank {}", job.value, Describe(sequence),
@@ -92,14 +92,15 @@ std::optional<std::string> Ledger::End(JobId job, std::uint64_t sequence, std::u
   return std::nullopt;
 }
 
-std::uint64_t Ledger::EndedOf(JobId job) const {
+std::uint64_t CompletionChecker::EndedOf(JobId job) const {
   const auto found = ended_.find(job);
   return found == ended_.end() ? 0 : found->second;
 }
 
 // Each element is that of one of the orders that are possible, and of the same one on every rank.
-std::optional<std::string> Ledger::CheckSums(JobId job, Operation& operation, std::uint32_t rank,
-                                             const std::vector<std::byte>& result) const {
+std::optional<std::string> CompletionChecker::CheckSums(
+    JobId job, Operation& operation, std::uint32_t rank,
+    const std::vector<std::byte>& result) const {
   const auto [begin, end] = SummedBytes(operation.planned, world_sizes_.at(job), rank);
   const auto size = static_cast<std::ptrdiff_t>(SizeOf(operation.planned.dtype));
   for (std::ptrdiff_t at = begin; at < end; at += size) {
@@ -121,7 +122,8 @@ std::optional<std::string> Ledger::CheckSums(JobId job, Operation& operation, st
   return std::nullopt;
 }
 
-std::optional<std::string> Ledger::CheckCause(JobId job, const ipc::Outcome& outcome) const {
+std::optional<std::string> CompletionChecker::CheckCause(JobId job,
+                                                         const ipc::Outcome& outcome) const {
   if (!NamesACause(outcome)) return "error without a cause: " + outcome.text;
   const auto blamed = blamed_.find(job);
   if (blamed == blamed_.end()) return std::nullopt;
@@ -132,13 +134,13 @@ std::optional<std::string> Ledger::CheckCause(JobId job, const ipc::Outcome& out
                      outcome.text);
 }
 
-std::string Ledger::FirstError(JobId job) const {
+std::string CompletionChecker::FirstError(JobId job) const {
   const auto found = first_errors_.find(job);
   return found == first_errors_.end() ? std::string() : found->second;
 }
 
-std::optional<std::string> Ledger::CheckPosted(JobId job, const Operation& operation,
-                                               std::uint32_t rank) const {
+std::optional<std::string> CompletionChecker::CheckPosted(JobId job, const Operation& operation,
+                                                          std::uint32_t rank) const {
   const std::uint32_t world_size = world_sizes_.at(job);
   std::uint64_t needed =
       world_size == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << world_size) - 1;
@@ -161,7 +163,7 @@ std::optional<std::string> Ledger::CheckPosted(JobId job, const Operation& opera
 }
 
 // Of ranks that have posted it.
-void Ledger::ExpectMessages(Operation& operation, std::uint32_t world_size) {
+void CompletionChecker::ExpectMessages(Operation& operation, std::uint32_t world_size) {
   const std::size_t size = SizeOf(operation.planned.dtype);
   for (std::uint32_t target = 0; target < world_size; ++target) {
     const auto rows = PartsOf(operation.planned, world_size, target);
@@ -175,7 +177,7 @@ void Ledger::ExpectMessages(Operation& operation, std::uint32_t world_size) {
   }
 }
 
-void Ledger::Expect(JobId job, Operation& operation, bool of_plan) const {
+void CompletionChecker::Expect(JobId job, Operation& operation, bool of_plan) const {
   const std::uint32_t world_size = world_sizes_.at(job);
   const auto nodes = of_nodes_.find(job);
   if (nodes != of_nodes_.end() && Reduces(operation.planned.kind)) {
@@ -209,7 +211,8 @@ void Ledger::Expect(JobId job, Operation& operation, bool of_plan) const {
 }
 
 // Each part is gathered or reduced alone.
-void Ledger::ExpectParts(const Planned& planned, const transport::Transfer& whole) const {
+void CompletionChecker::ExpectParts(const Planned& planned,
+                                    const transport::Transfer& whole) const {
   const auto parts = PartsOf(planned, whole.members_count, 0);
   for (std::uint32_t root = 0; root < whole.members_count; ++root) {
     transport::Transfer part = whole;
@@ -224,7 +227,7 @@ void Ledger::ExpectParts(const Planned& planned, const transport::Transfer& whol
   }
 }
 
-void Ledger::Move(const transport::Transfer& transfer) const {
+void CompletionChecker::Move(const transport::Transfer& transfer) const {
   if (arithmetic_ == Arithmetic::kReference) {
     transport::ReferenceMove(transfer, 0, transfer.count);
   } else {

@@ -13,7 +13,7 @@
 
 namespace headrace::service {
 
-struct DrainNotes {
+struct DrainState {
   Steering asked;
   // Nothing beyond these begins on this node; from the agreement on, what comes later is refused.
   std::uint64_t operations = UINT64_MAX;
@@ -27,7 +27,7 @@ struct DrainNotes {
   bool done = false;  // everything up to there has ended here
 };
 
-struct SteeringNotes {
+struct SteeringState {
   // By kind: what waits for the next border. A later one takes the place of an earlier one.
   std::array<std::optional<Steering>, kSteeringKindsCount + 1> waiting;
   bool any_waiting = false;
@@ -35,7 +35,7 @@ struct SteeringNotes {
   std::uint64_t paused_after = UINT64_MAX;
   // Deadlines stand still since then, from the request for a pause on; 0: they do not.
   TimeNs frozen_since_ns = 0;
-  DrainNotes drain;
+  DrainState drain;
   std::uint64_t evicted = 0;     // bit r: rank r is
   WaitingApplicants applicants;  // as the job's leader says
 

@@ -43,7 +43,7 @@ struct LateCluster {
   std::vector<ClientEnd*> clients;
 };
 
-TEST(LateNodes, ShowWhichNodeAStageWaitsForSoon) {
+TEST(StragglerMonitorNodes, ShowWhichNodeAStageWaitsForSoon) {
   LateCluster late(Ranks{{0}, {1}, {2}});
   late.clients[0]->Post(kSum);
   late.clients[1]->Post(kSum);
@@ -59,7 +59,7 @@ TEST(LateNodes, ShowWhichNodeAStageWaitsForSoon) {
   ExpectOk(*late.clients[0], 1);
 }
 
-TEST(LateNodes, ShowWhichNodeAStageWaitsForWithoutAnyReport) {
+TEST(StragglerMonitorNodes, ShowWhichNodeAStageWaitsForWithoutAnyReport) {
   LateCluster late(Ranks{{0}, {1}, {2}}, 0);
   late.clients[0]->Post(kSum);
   late.clients[1]->Post(kSum);
@@ -72,7 +72,7 @@ TEST(LateNodes, ShowWhichNodeAStageWaitsForWithoutAnyReport) {
   ExpectOk(*late.clients[0], 1);
 }
 
-TEST(LateNodes, ReportTheNodeOnceAndThatItWentOn) {
+TEST(StragglerMonitorNodes, ReportTheNodeOnceAndThatItWentOn) {
   LateCluster late(Ranks{{0}, {1}, {2}});
   late.clients[0]->Post(kSum);
   late.clients[1]->Post(kSum);
@@ -88,7 +88,7 @@ TEST(LateNodes, ReportTheNodeOnceAndThatItWentOn) {
   EXPECT_TEXT(late.events(0)[1], "20.");
 }
 
-TEST(LateNodes, TellTheOtherNodesOfALateRank) {
+TEST(StragglerMonitorNodes, TellTheOtherNodesOfALateRank) {
   LateCluster late(Ranks{{0}, {1, 2}});
   late.clients[0]->Post(kSum);
   late.clients[1]->Post(kSum);
@@ -102,7 +102,7 @@ TEST(LateNodes, TellTheOtherNodesOfALateRank) {
   EXPECT_TRUE(late.cluster.node(0).peers().Of<service::RankLate>().empty());
 }
 
-TEST(LateNodes, StopLookingWhenNothingIsOpen) {
+TEST(StragglerMonitorNodes, StopLookingWhenNothingIsOpen) {
   LateCluster late(Ranks{{0}, {1}});
   for (ClientEnd* client : late.clients) client->Post(kSum);
   late.cluster.Advance(kSecond);

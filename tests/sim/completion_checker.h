@@ -17,17 +17,17 @@
 
 namespace headrace::sim {
 
-// The number under which the ledger keeps a gradient of an iteration, beside the operations.
+// The number under which the checker keeps a gradient of an iteration, beside the operations.
 constexpr std::uint64_t GradientNumber(std::uint64_t iteration, std::uint32_t tensor) {
   return std::uint64_t{1} << 63 | iteration << 16 | tensor;
 }
 
-class Ledger {
+class CompletionChecker {
  public:
   // `arithmetic` computes the reference: the code that the transport under the service does not
   // use.
   enum class Arithmetic : std::uint8_t { kReference, kKernels };
-  explicit Ledger(Arithmetic arithmetic) : arithmetic_(arithmetic) {}
+  explicit CompletionChecker(Arithmetic arithmetic) : arithmetic_(arithmetic) {}
 
   void AddJob(JobId job, std::uint32_t world_size) { world_sizes_[job] = world_size; }
   // Its ranks are on several nodes: who only sends need not wait for those who receive, and sums

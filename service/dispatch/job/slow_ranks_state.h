@@ -28,7 +28,7 @@ struct SlowStreak {
   bool named = false;
 };
 
-struct SlowNotes {
+struct SlowRanksState {
   SlowBound bound;
   TimeNs counts_from_ns = 0;       // windows begin from then on; 0: not known yet
   std::vector<OwnWindow> windows;  // by rank
