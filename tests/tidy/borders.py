@@ -47,17 +47,20 @@ FOREIGN_HOMES = {
     ),
 }
 
-PURE_FOLDERS = ("service/plan/", "service/schedule/", "service/cluster/")
+PURE_FOLDERS = ("service/accounts/", "service/plan/", "service/schedule/", "service/cluster/")
+# Passes on the channel and the doorbell of a session, which it neither opens nor reads.
+CARRIES_DESCRIPTORS = "service/accounts/leases.h"
 IMPURE_PROGRAM = "service/plan/tool/"  # headrace-plan reads and writes files
 IMPURE = re.compile(
     r"#include\s*<(thread|atomic|mutex|shared_mutex|condition_variable|future|stop_token|semaphore"
     r"|barrier|latch|fstream|filesystem|iostream|cstdio|ctime|random|spdlog/.*|unistd\.h"
     r"|sys/.*|time\.h|pthread\.h)>"
-    r"|#include\s*\"ipc/base/fd\.h\""
     r"|#include\s*<(kj|capnp)/"
     r"|\b(system_clock|steady_clock|high_resolution_clock|clock_gettime|getenv|MonotonicNow)\b"
     r"|\bstd::(c?rand|random_device|thread|jthread|atomic|atomic_ref|mutex)\b"
 )
+
+DESCRIPTOR = re.compile(r"#include\s*\"ipc/base/fd\.h\"")
 
 TRANSPORT_HOME = "service/daemon.cc"
 CONCRETE_TRANSPORT = re.compile(
@@ -121,7 +124,7 @@ def foreign_headers_stay_in_their_homes(tree: Tree) -> Findings:
     return findings
 
 
-def plan_schedule_and_cluster_are_pure(tree: Tree) -> Findings:
+def what_decides_is_pure(tree: Tree) -> Findings:
     """No thread, clock, file, log or atomic: that is what makes them fit for simulation."""
     return [
         f"{path}:{number}: not pure: {line.strip()}"
@@ -129,6 +132,76 @@ def plan_schedule_and_cluster_are_pure(tree: Tree) -> Findings:
         if is_cpp(path) and path.startswith(PURE_FOLDERS) and not path.startswith(IMPURE_PROGRAM)
         for number, line in numbered_lines(text)
         if IMPURE.search(line.split("//")[0])
+        or (DESCRIPTOR.search(line) and path != CARRIES_DESCRIPTORS)
+    ]
+
+
+# From the bottom up. A folder of the service includes those before it; messages.h, which actors that answer each
+# other include of each other, stands below all of them.
+SERVICE_ORDER = (
+    "actor",
+    "session",
+    "plan",
+    "schedule",
+    "config",
+    "log",
+    "cluster",
+    "accounts",
+    "loop",
+    "lane",
+    "watch",
+    "mapping",
+    "dispatch/job",
+    "dispatch/lanes",
+    "dispatch/observe",
+    "dispatch/blocks",
+    "dispatch/intake",
+    "dispatch",
+    "http",
+    "peers",
+    "rpc",
+)
+
+
+def _level(path: str) -> int:
+    """The place in SERVICE_ORDER; what lies in service/ itself, the daemon, stands above all."""
+    folders = path.removeprefix("service/").rpartition("/")[0].split("/")
+    while folders:
+        if (folder := "/".join(folders)) in SERVICE_ORDER:
+            return SERVICE_ORDER.index(folder)
+        folders.pop()
+    return len(SERVICE_ORDER)
+
+
+def services_folders_include_downwards(tree: Tree) -> Findings:
+    """Includes between folders of the service go down the list in which they stand, and each stands in it."""
+    findings = [
+        f"{path}: its folder has no place in SERVICE_ORDER"
+        for path in tree
+        if is_cpp(path)
+        and path.startswith("service/")
+        and path.count("/") > 1
+        and _level(path) == len(SERVICE_ORDER)
+    ]
+    for path, number, header in _includes(tree):
+        ours = path.startswith("service/") and header.startswith("service/")
+        if ours and not header.endswith("/messages.h") and _level(header) > _level(path):
+            findings.append(f"{path}:{number}: {header} stands above it")
+    return findings
+
+
+# A function that reads a job takes it as const: what observes changes nothing.
+CHANGES_JOB = re.compile(r"(?<!const )\bJobs?&")
+
+
+def observers_read_only(tree: Tree) -> Findings:
+    """What people read is made of jobs that it does not change."""
+    return [
+        f"{path}:{number}: takes a job that it may change: {line.strip()}"
+        for path, text in tree.items()
+        if path.startswith("service/dispatch/observe/") and path.endswith(".h")
+        for number, line in numbered_lines(text)
+        if CHANGES_JOB.search(line.split("//")[0])
     ]
 
 
@@ -318,8 +391,35 @@ RULES = {
             {"service/lane/a.cc": "#include <cuda.h>\n"},
         ],
     ),
-    plan_schedule_and_cluster_are_pure: (
+    services_folders_include_downwards: (
         {
+            "service/cluster/a.h": '#include "service/config/a.h"\n#include "service/rpc/messages.h"\n',
+            "service/dispatch/a.h": '#include "service/dispatch/intake/a.h"\n#include <a/b.h>\n',
+            "service/plan/tool/a.cc": '#include "service/plan/a.h"\n',
+            "service/a.cc": '#include "service/rpc/a.h"\n#include "transport/a.h"\n',
+        },
+        [
+            {"service/cluster/a.h": '#include "service/watch/a.h"\n'},
+            {"service/dispatch/job/a.h": '#include "service/dispatch/observe/a.h"\n'},
+            {"service/dispatch/intake/a.cc": '#include "service/dispatch/a.h"\n'},
+            {"service/peers/a.h": '#include "service/daemon.h"\n'},
+            {"service/new/a.h": ""},
+        ],
+    ),
+    observers_read_only: (
+        {
+            "service/dispatch/observe/a.h": "void F(const Job& job, const Jobs& jobs);  // no Job&\n",
+            "service/dispatch/observe/a.cc": "void F(Job& job);\n",
+            "service/dispatch/blocks/a.h": "void F(Job& job);\n",
+        },
+        [
+            {"service/dispatch/observe/a.h": "  void F(int a, Job& job);\n"},
+            {"service/dispatch/observe/a.h": "  explicit A(Jobs& jobs);\n"},
+        ],
+    ),
+    what_decides_is_pure: (
+        {
+            "service/accounts/leases.h": '#include "ipc/base/fd.h"\n',
             "service/plan/a.h": "// no std::thread here\n#include <vector>\n",
             "service/plan/tool/a.cc": "#include <fstream>\n",
             "service/a.cc": "#include <thread>\n",
@@ -330,6 +430,9 @@ RULES = {
             {"service/plan/a.cc": "#include <spdlog/spdlog.h>\n"},
             {"service/plan/a.cc": "#include <fstream>\n"},
             {"service/cluster/a.h": "#include <kj/async.h>\n"},
+            {"service/cluster/a.h": '#include "ipc/base/fd.h"\n'},
+            {"service/accounts/quotas.h": '#include "ipc/base/fd.h"\n'},
+            {"service/accounts/a.cc": "#include <ctime>\n"},
             {"service/cluster/a.cc": "const TimeNs now = MonotonicNow();\n"},
         ],
     ),

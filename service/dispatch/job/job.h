@@ -149,6 +149,9 @@ class Job {
     }
     return operations_[sequence % kOperationsMax];
   }
+  const Operation& slot(std::uint64_t sequence) const {
+    return const_cast<Job*>(this)->slot(sequence);  // which changes nothing
+  }
   // Whether one posted before it has not begun, as when a rank's GPU comes to the later one first.
   // Between nodes their order is that of their numbers. All local ranks have posted this one.
   bool WaitsForEarlier(const Operation& operation) const {
@@ -158,6 +161,7 @@ class Job {
            earlier.state == Operation::State::kGathering;
   }
   std::array<Operation, kOperationsMax>& operations() { return operations_; }
+  const std::array<Operation, kOperationsMax>& operations() const { return operations_; }
   Pairs& pairs() { return pairs_; }
   const Pairs& pairs() const { return pairs_; }
   PartTables& part_tables() { return part_tables_; }
@@ -226,6 +230,7 @@ class Job {
   }
   Block& block(std::uint32_t place) { return blocks_.at(place); }
   std::vector<Block>& blocks() { return blocks_; }
+  const std::vector<Block>& blocks() const { return blocks_; }
   // In which the operation's sum crosses between nodes. The same on all nodes: the gradients of a
   // plan in the host's memory, as the plan says, where a block is worth it.
   Codec CodecOf(const Operation& operation) const;
@@ -290,7 +295,8 @@ class Job {
   // the plan; pairs are in none): there they enter in the same order on every node, whatever comes
   // before that on this one.
   std::array<boost::circular_buffer<std::uint32_t>, schedule::kTrafficClassesCount> crossing;
-  // What a job of several nodes waits for before it can begin; for people.
+  // What a job of several nodes waits for before it can begin, as its leader has it: shown to
+  // people, and the cause of what times out before then.
   std::string waits_for;
   // A rank on another node left after this operation: later ones cannot be carried out.
   std::uint64_t last_possible = ipc::kSequenceMax;
@@ -329,7 +335,8 @@ class Job {
   LeftOut left_out;           // of what residuals have
   std::uint64_t awaited = 0;  // posts of all members that await their ready word
   std::uint64_t operations_open = 0;
-  // What is kept of it for people, from the flow's AddJob on; owned by the recorder.
+  // What is kept of it for people, from the flow's AddJob on; owned by the recorder. Only what
+  // observes reads or changes it, and nothing that moves depends on it.
   JobRecord* record = nullptr;
 
  private:

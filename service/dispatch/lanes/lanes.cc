@@ -196,7 +196,7 @@ void Lanes::OnFlow(std::uint8_t lane, TimeNs flowed_ns) {
 }
 
 // Blocks that are through with the other nodes say nothing about those that are not.
-std::uint8_t Lanes::WaitedFor(Job& job, const Operation& operation) const {
+std::uint8_t Lanes::WaitedFor(const Job& job, const Operation& operation) const {
   for (const Block& block : job.blocks()) {
     if (block.sequence != operation.spec.sequence) continue;
     for (std::uint32_t index = 0; index < block.parts_count; ++index) {
@@ -210,7 +210,7 @@ std::uint8_t Lanes::WaitedFor(Job& job, const Operation& operation) const {
 }
 
 // What a lane carries of an order ends in that order, so the first block of the operation says all.
-void Lanes::Ask(Job& job, const Operation& operation) {
+void Lanes::Ask(const Job& job, const Operation& operation) {
   std::array<const BlockPart*, ipc::kLaneRowsMax> firsts{};
   for (const Block& block : job.blocks()) {
     if (block.sequence != operation.spec.sequence || block.stage != Stage::kBetweenNodes) continue;

@@ -44,7 +44,7 @@ class Lanes {
     return IsBetweenNodes(stage.lane) && !message ? BytesBetweenNodes(job, stage) : stage.bytes;
   }
   // The lane that an operation whose blocks are in different steps waits for.
-  std::uint8_t WaitedFor(Job& job, const Operation& operation) const;
+  std::uint8_t WaitedFor(const Job& job, const Operation& operation) const;
   // As the board shows it.
   const ipc::LaneRow& Now(std::uint8_t lane) const { return lanes_[lane].row; }
   // For how long it has been at work: as it measures itself, else with a stage on it.
@@ -94,7 +94,7 @@ class Lanes {
   // What the job's blocks have cost between nodes says nothing any more.
   static void ForgetRails(Job& job);
   // Asks the lanes between nodes that the operation is on whom it waits for.
-  void Ask(Job& job, const Operation& operation);
+  void Ask(const Job& job, const Operation& operation);
   // The job's share, for the lanes between nodes.
   void SendShare(Job& job);
 

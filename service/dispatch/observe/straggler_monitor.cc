@@ -31,20 +31,20 @@ bool Moves(const Operation& operation) {
 
 // The first in order for which `waits` holds; null when there is none.
 template <typename Operations, typename Waits>
-Operation* FirstOf(Operations& operations, Waits waits) {
-  Operation* first = nullptr;
-  for (Operation& operation : operations) {
+const Operation* FirstOf(const Operations& operations, Waits waits) {
+  const Operation* first = nullptr;
+  for (const Operation& operation : operations) {
     if (!waits(operation)) continue;
     if (first == nullptr || operation.spec.sequence < first->spec.sequence) first = &operation;
   }
   return first;
 }
 
-Operation* FirstPairOf(Job& job, bool (*waits)(const Operation&)) {
-  Operation* first = nullptr;
-  Pairs& pairs = job.pairs();
+const Operation* FirstPairOf(const Job& job, bool (*waits)(const Operation&)) {
+  const Operation* first = nullptr;
+  const Pairs& pairs = job.pairs();
   for (std::size_t place = 0; place < pairs.capacity(); ++place) {
-    Operation& operation = pairs.pair(place).operation;
+    const Operation& operation = pairs.pair(place).operation;
     if (!waits(operation)) continue;
     if (first == nullptr || operation.spec.sequence < first->spec.sequence) first = &operation;
   }
@@ -57,7 +57,7 @@ LateWait WaitOf(const Operation* operation, TimeNs since_ns) {
 
 }  // namespace
 
-LateWait StragglerMonitor::Find(Job& job, LatePlace place) {
+LateWait StragglerMonitor::Find(const Job& job, LatePlace place) {
   if (job.paused || job.failed) return {};
   const Operation* first = nullptr;
   switch (place) {
@@ -85,7 +85,7 @@ LateWait StragglerMonitor::Find(Job& job, LatePlace place) {
 // Somebody waits for the head when any gradient is open. It waits since the missing one was posted
 // by the first rank, or, when nobody has posted that, since anything else was: a backward pass may
 // take its time as long as gradients come.
-LateWait StragglerMonitor::FindHead(Job& job) {
+LateWait StragglerMonitor::FindHead(const Job& job) {
   if (!job.gradients || job.gradients_failure || !job.gradients->AnyOpen()) return {};
   Gradients& gradients = *job.gradients;
   TimeNs oldest_ns = kNever;
@@ -107,7 +107,7 @@ LateWait StragglerMonitor::FindHead(Job& job) {
   return {gradients.head_iteration() << 32U | *missing, since_ns};
 }
 
-bool StragglerMonitor::StillWaits(Job& job, LatePlace place, const LateWait& wait) {
+bool StragglerMonitor::StillWaits(const Job& job, LatePlace place, const LateWait& wait) {
   if (place == LatePlace::kHead) return FindHead(job).number == wait.number;
   const Operation& operation = job.slot(wait.number);
   if (operation.spec.sequence != wait.number) return false;
@@ -116,7 +116,7 @@ bool StragglerMonitor::StillWaits(Job& job, LatePlace place, const LateWait& wai
   return Moves(operation) && operation.since_ns == wait.since_ns;
 }
 
-void StragglerMonitor::Follow(Jobs& jobs, TimeNs now) {
+void StragglerMonitor::Follow(const Jobs& jobs, TimeNs now) {
   for (const std::unique_ptr<Job>& job : jobs) {
     FollowJob(*job, now);
     if (!job->busy()) continue;
@@ -125,7 +125,7 @@ void StragglerMonitor::Follow(Jobs& jobs, TimeNs now) {
   }
 }
 
-void StragglerMonitor::FollowJob(Job& job, TimeNs now) {
+void StragglerMonitor::FollowJob(const Job& job, TimeNs now) {
   StragglerState& state = job.record->stragglers;
   if (std::exchange(state.was_paused, job.paused) && !job.paused) state.not_before_ns.fill(now);
   if (state.reported_count == 0) return;
@@ -153,14 +153,14 @@ void StragglerMonitor::FollowJob(Job& job, TimeNs now) {
   }
 }
 
-void StragglerMonitor::Check(Jobs& jobs, TimeNs now) {
+void StragglerMonitor::Check(const Jobs& jobs, TimeNs now) {
   next_check_ = kNever;
   for (const std::unique_ptr<Job>& job : jobs) {
     if (job->busy() && !job->paused) next_check_ = std::min(next_check_, CheckJob(*job, now));
   }
 }
 
-TimeNs StragglerMonitor::CheckJob(Job& job, TimeNs now) {
+TimeNs StragglerMonitor::CheckJob(const Job& job, TimeNs now) {
   StragglerState& state = job.record->stragglers;
   if (job.nodes() != nullptr && now - state.asked_ns >= kAskAgain) Ask(job, now);
   TimeNs next_ns = job.nodes() != nullptr ? now + kAskAgain : kNever;
@@ -179,7 +179,7 @@ TimeNs StragglerMonitor::CheckJob(Job& job, TimeNs now) {
   return std::min(next_ns, LateAt(now));
 }
 
-void StragglerMonitor::Ask(Job& job, TimeNs now) {
+void StragglerMonitor::Ask(const Job& job, TimeNs now) {
   // Some of its blocks may be at other stages; those between nodes are found where lanes are asked.
   const auto long_on_lane = [now](const Operation& operation) {
     return operation.state == Operation::State::kMoving && !operation.failure &&
@@ -194,7 +194,7 @@ void StragglerMonitor::Ask(Job& job, TimeNs now) {
   if (first != nullptr || planned != nullptr) job.record->stragglers.asked_ns = now;
 }
 
-void StragglerMonitor::Report(Job& job, LatePlace place, const LateWait& wait, TimeNs now) {
+void StragglerMonitor::Report(const Job& job, LatePlace place, const LateWait& wait, TimeNs now) {
   StragglerState& state = job.record->stragglers;
   const auto index = static_cast<std::size_t>(place);
   ++board_.counters.late_reports;

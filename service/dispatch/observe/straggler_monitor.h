@@ -38,26 +38,26 @@ class StragglerMonitor {
   void SetBound(TimeNs bound_ns) { bound_ns_ = bound_ns; }
 
   // After each turn in which something happened: what was reported may have gone on.
-  void Follow(Jobs& jobs, TimeNs now);
+  void Follow(const Jobs& jobs, TimeNs now);
   // At next_check(), or later.
-  void Check(Jobs& jobs, TimeNs now);
+  void Check(const Jobs& jobs, TimeNs now);
   // The service stood still: waits so far are not late.
   static void Postpone(const Jobs& jobs, TimeNs now);
   TimeNs next_check() const { return next_check_; }
 
  private:
   // What waits in that place; number 0: nothing, or nothing that could be late.
-  static LateWait Find(Job& job, LatePlace place);
-  static LateWait FindHead(Job& job);
+  static LateWait Find(const Job& job, LatePlace place);
+  static LateWait FindHead(const Job& job);
   // Whether the reported wait is still that.
-  static bool StillWaits(Job& job, LatePlace place, const LateWait& wait);
-  void FollowJob(Job& job, TimeNs now);
+  static bool StillWaits(const Job& job, LatePlace place, const LateWait& wait);
+  void FollowJob(const Job& job, TimeNs now);
   // When what waits since then is late.
   TimeNs LateAt(TimeNs since_ns) const { return bound_ns_ == 0 ? kNever : since_ns + bound_ns_; }
   // Returns when to look at the job again.
-  TimeNs CheckJob(Job& job, TimeNs now);
-  void Ask(Job& job, TimeNs now);
-  void Report(Job& job, LatePlace place, const LateWait& wait, TimeNs now);
+  TimeNs CheckJob(const Job& job, TimeNs now);
+  void Ask(const Job& job, TimeNs now);
+  void Report(const Job& job, LatePlace place, const LateWait& wait, TimeNs now);
   static bool MayLog(StragglerState& state, TimeNs now);
 
   Lanes& lanes_;

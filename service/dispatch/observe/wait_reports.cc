@@ -181,7 +181,7 @@ WaitReport ReportOperationWait(const Job& job, const Operation& operation, TimeN
   return NotPosted(job, std::move(subject), operation.posts, waited_ns);
 }
 
-WaitReport ReportMoveWait(Job& job, const Operation& operation, const Lanes& lanes,
+WaitReport ReportMoveWait(const Job& job, const Operation& operation, const Lanes& lanes,
                           TimeNs waited_ns) {
   WaitReport report{.subject = job.DescribeOperation(operation), .text = {}, .to_others = {}};
   const std::string waited = FormatSeconds(waited_ns);
@@ -201,7 +201,7 @@ WaitReport ReportMoveWait(Job& job, const Operation& operation, const Lanes& lan
   return report;
 }
 
-WaitReport ReportHeadWait(Job& job, TimeNs waited_ns) {
+WaitReport ReportHeadWait(const Job& job, TimeNs waited_ns) {
   Gradients& gradients = *job.gradients;
   if (job.formed() && gradients.Head() != nullptr) {
     const std::uint32_t missing = gradients.Missing(job.local_ranks()).value_or(0);
@@ -251,7 +251,8 @@ std::string WhyNoPlan(const Job& job) {
       Listed(others));
 }
 
-Failure DescribeTimeout(Job& job, const Operation& operation, const Lanes& lanes, TimeNs now) {
+Failure DescribeTimeout(const Job& job, const Operation& operation, const Lanes& lanes,
+                        TimeNs now) {
   const std::string what = fmt::format("{} timed out after {} ms", job.DescribeOperation(operation),
                                        (now - operation.posts.opened_ns) / kMillisecond);
   if (!job.formed()) return {Code::kTimeout, fmt::format("{}: {}", what, job.waits_for)};
@@ -281,11 +282,12 @@ Failure DescribeTimeout(Job& job, const Operation& operation, const Lanes& lanes
     return {Code::kTimeout, fmt::format("{}: {} it", what, job.DescribeMissing(operation.posts))};
   }
   const std::uint32_t missing = job.FirstMissing(operation.posts);
-  return {Code::kTimeout, fmt::format("{}: {} has not posted it{}", what, job.DescribeRank(missing),
-                                      job.member(missing).session ? "" : " and is not attached")};
+  return {Code::kTimeout,
+          fmt::format("{}: {} has not posted it{}", what, job.DescribeRank(missing),
+                      job.members()[missing].session ? "" : " and is not attached")};
 }
 
-Failure DescribeTimeout(Job& job, std::uint32_t tensor, const Lanes& lanes, TimeNs now) {
+Failure DescribeTimeout(const Job& job, std::uint32_t tensor, const Lanes& lanes, TimeNs now) {
   const Gradients& gradients = *job.gradients;
   const std::string what = fmt::format("{} timed out after {} ms", job.DescribeGradient(tensor),
                                        (now - gradients.posts(tensor).opened_ns) / kMillisecond);

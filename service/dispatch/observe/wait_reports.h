@@ -19,14 +19,14 @@ std::string FormatSeconds(TimeNs time_ns);
 
 // An operation that not all ranks have posted, and one in the queue or on a lane.
 WaitReport ReportOperationWait(const Job& job, const Operation& operation, TimeNs waited_ns);
-WaitReport ReportMoveWait(Job& job, const Operation& operation, const Lanes& lanes,
+WaitReport ReportMoveWait(const Job& job, const Operation& operation, const Lanes& lanes,
                           TimeNs waited_ns);
 // The head of the plan, or gradients that no plan moves.
-WaitReport ReportHeadWait(Job& job, TimeNs waited_ns);
+WaitReport ReportHeadWait(const Job& job, TimeNs waited_ns);
 
 // What ends with its time-out ends for: an operation, or a gradient of the layout.
-Failure DescribeTimeout(Job& job, const Operation& operation, const Lanes& lanes, TimeNs now);
-Failure DescribeTimeout(Job& job, std::uint32_t tensor, const Lanes& lanes, TimeNs now);
+Failure DescribeTimeout(const Job& job, const Operation& operation, const Lanes& lanes, TimeNs now);
+Failure DescribeTimeout(const Job& job, std::uint32_t tensor, const Lanes& lanes, TimeNs now);
 
 // Why gradients that were posted have no plan: who has not handed in a layout, as far as this node
 // knows.
