@@ -9,6 +9,7 @@
 #include "service/cluster/plan_text.h"
 #include "service/peers/messages.h"
 #include "service/plan/canonical.h"
+#include "service/plan/choose_codecs.h"
 
 namespace headrace::service {
 namespace {
@@ -324,7 +325,9 @@ void Planning::SwitchIfAcked() {
   present_planned_ = present_ != nullptr;
   present_from_ = present_ == nullptr ? 1 : latest + kSwitchSlack;
   const bool same_codecs = present_codecs_ == codecs_made_for_;
-  const bool stops = present_ != nullptr && present_->verdict.pays && !offered_->verdict.pays;
+  // Where nothing is left to the plan, its verdict is for people only.
+  const bool stops = plan::LeaveCodecsToPlan(codecs_made_for_) && present_ != nullptr &&
+                     present_->verdict.pays && !offered_->verdict.pays;
   codec_stops_ = same_codecs ? codec_stops_ + (stops ? 1 : 0) : 0;
   present_ = std::exchange(offered_, nullptr);
   present_codecs_ = codecs_made_for_;

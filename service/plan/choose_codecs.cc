@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <utility>
 
 #include "ipc/base/check.h"
+#include "ipc/base/codec_error.h"
 #include "service/plan/coded.h"
 #include "service/plan/exact.h"
 #include "service/plan/forecast.h"
@@ -72,7 +75,14 @@ class Chooser {
         must_(must),
         may_(may) {}
 
-  std::vector<Codec> Choose() {
+  std::vector<Codec> Choose(std::span<const CodecChoice> choices) {
+    std::vector<Codec> codecs = ChooseBorders();
+    Soften(choices, codecs);
+    return codecs;
+  }
+
+ private:
+  std::vector<Codec> ChooseBorders() {
     // Of all of them, as long as the first `count` in forward order have at least `bytes`.
     std::size_t count = work_.size();
     std::uint64_t bytes = 0;
@@ -82,22 +92,53 @@ class Chooser {
       borders.push_back(std::max<std::size_t>(1, work_.size() * i / kBordersTried));
       best_s = std::min(best_s, Seconds(borders.back(), 0));
     }
-    const double enough_s = best_s * (1 + kCodecSlack);
-    if (Seconds(0, 0) <= enough_s) return With(0, 0);
+    enough_s_ = best_s * (1 + kCodecSlack);
+    if (Seconds(0, 0) <= enough_s_) return With(0, 0);
     // The fewest in forward order, then the fewest of those by size. More is faster, or nearly;
     // what is not is found out at the end.
-    count = Least(1, work_.size(), [&](std::size_t each) { return Seconds(each, 0) <= enough_s; });
+    count = Least(1, work_.size(), [&](std::size_t each) { return Seconds(each, 0) <= enough_s_; });
     std::vector<std::uint64_t> sizes = work_.bytes;
     std::ranges::sort(sizes, std::greater<>());
     const std::size_t sizes_count = Least(1, sizes.size(), [&](std::size_t each) {
-      return Seconds(count, sizes[each - 1]) <= enough_s;
+      return Seconds(count, sizes[each - 1]) <= enough_s_;
     });
     bytes = sizes[sizes_count - 1];
-    if (Seconds(count, bytes) <= enough_s) return With(count, bytes);
+    if (Seconds(count, bytes) <= enough_s_) return With(count, bytes);
     return FastestBorder(borders);
   }
 
- private:
+  // Gives gradients that have the same choice, where they are encoded, the codec that errs least of
+  // those with which an iteration is still fast enough.
+  void Soften(std::span<const CodecChoice> choices, std::vector<Codec>& codecs) const {
+    std::vector<CodecChoice> done;
+    for (std::size_t l = 0; l < codecs.size(); ++l) {
+      const bool free = !choices[l].allowed.empty() && codecs[l] != Codec::kNone;
+      if (!free || std::ranges::find(done, choices[l]) != done.end()) continue;
+      done.push_back(choices[l]);
+      for (const Codec& milder : MilderThan(codecs[l], choices[l].allowed)) {
+        std::vector<Codec> softened = codecs;
+        for (std::size_t other = l; other < codecs.size(); ++other) {
+          if (choices[other] == choices[l] && softened[other] == codecs[l])
+            softened[other] = milder;
+        }
+        if (SecondsOf(softened) > enough_s_) continue;
+        codecs = std::move(softened);
+        break;
+      }
+    }
+  }
+
+  // The allowed ones of which costs are known, and that err less; least first.
+  std::vector<Codec> MilderThan(const Codec& codec, const AllowedCodecs& allowed) const {
+    std::vector<Codec> milder;
+    for (const Codec& each : allowed.List()) {
+      const bool known = FindCoded(lane_.stages.front(), each) != nullptr;
+      if (known && ErrorBound(each) < ErrorBound(codec)) milder.push_back(each);
+    }
+    std::ranges::stable_sort(milder, {}, [](const Codec& each) { return ErrorBound(each); });
+    return milder;
+  }
+
   // The least of first..last for which `holds`, where what holds for one holds for more.
   template <typename Holds>
   static std::size_t Least(std::size_t first, std::size_t last, Holds holds) {
@@ -121,14 +162,22 @@ class Chooser {
     return codecs;
   }
 
-  double Seconds(std::size_t count, std::uint64_t bytes) const {
+  // Of an assignment that was tried before as it was then.
+  double Seconds(std::size_t count, std::uint64_t bytes) {
+    if (count == 0) bytes = 0;
+    const auto known = seconds_.find({count, bytes});
+    if (known != seconds_.end()) return known->second;
+    return seconds_[{count, bytes}] = SecondsOf(With(count, bytes));
+  }
+
+  double SecondsOf(std::vector<Codec> codecs) const {
     Workload work = work_;
-    work.codecs = With(count, bytes);
+    work.codecs = std::move(codecs);
     const DraftOptions options{.bound_s = work.backward_s() + work.forward_s()};
     return MakeTimetable(work, lane_, MakeDraft(policy_, work, lane_, options)).iteration_s;
   }
 
-  std::vector<Codec> FastestBorder(const std::vector<std::size_t>& borders) const {
+  std::vector<Codec> FastestBorder(const std::vector<std::size_t>& borders) {
     std::size_t best = work_.size();
     double best_s = Seconds(best, 0);
     for (const std::size_t border : borders) {
@@ -145,9 +194,16 @@ class Chooser {
   Route lane_;
   std::span<const Codec> must_;
   std::span<const Codec> may_;
+  double enough_s_ = 0;  // an iteration is fast enough
+  std::map<std::pair<std::size_t, std::uint64_t>, double> seconds_;
 };
 
 }  // namespace
+
+bool LeaveCodecsToPlan(std::span<const CodecChoice> choices) {
+  return std::ranges::any_of(choices,
+                             [](const CodecChoice& choice) { return !choice.allowed.empty(); });
+}
 
 std::vector<Codec> CodecsAsTheyMust(std::span<const CodecChoice> choices) {
   std::vector<Codec> codecs;
@@ -181,11 +237,13 @@ std::vector<Codec> CodecsAsTheyMay(const Workload& work, const Route& route,
 }
 
 std::vector<Codec> ChooseCodecs(Policy policy, const Workload& work, const Route& route,
-                                std::span<const Codec> must, std::span<const Codec> may) {
+                                std::span<const Codec> must, std::span<const Codec> may,
+                                std::span<const CodecChoice> choices) {
   HR_CHECK(work.codecs.empty() && may.size() == work.size(), may.size(), work.size());
+  HR_CHECK(choices.size() == work.size(), choices.size(), work.size());
   const Stage* const stage = StageBetweenNodes(route);
   if (stage == nullptr) return {must.begin(), must.end()};
-  return Chooser(policy, work, LaneBetweenNodes(*stage), must, may).Choose();
+  return Chooser(policy, work, LaneBetweenNodes(*stage), must, may).Choose(choices);
 }
 
 double QuickSeconds(Policy policy, const Workload& work, const Route& route,

@@ -4,7 +4,8 @@
 // and decoded; but what hides behind computing is not worth its error. So of the assignments that
 // are as fast as the fastest one found, within kCodecSlack, the one is taken that encodes only the
 // first gradients in forward order, which are released last and needed first, and of those only the
-// larger ones.
+// larger ones. Last, a codec that errs less takes the place of the fastest one where that is as
+// fast.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,9 @@ inline constexpr double kCodecGainMin = 0.02;
 inline constexpr double kCodecGainKept = 0.005;
 inline constexpr std::uint32_t kCodecStopsMax = 4;
 
+// Whether some gradient's codec is for the plan to choose.
+bool LeaveCodecsToPlan(std::span<const CodecChoice> choices);
+
 // A codec for each tensor; empty: no choice is anything but none.
 std::vector<Codec> CodecsAsTheyMust(std::span<const CodecChoice> choices);
 // Every choice that is free in the allowed codec that is fastest for all that have that choice,
@@ -36,9 +40,11 @@ std::vector<Codec> CodecsAsTheyMust(std::span<const CodecChoice> choices);
 std::vector<Codec> CodecsAsTheyMay(const Workload& work, const Route& route,
                                    std::span<const CodecChoice> choices);
 
-// `may` with as little encoded as the iteration's time needs. The workload has none itself.
+// `may` with as little encoded as the iteration's time needs, and that in the codecs that err least
+// of those which `choices` allow and which are as fast. The workload has none itself.
 std::vector<Codec> ChooseCodecs(Policy policy, const Workload& work, const Route& route,
-                                std::span<const Codec> must, std::span<const Codec> may);
+                                std::span<const Codec> must, std::span<const Codec> may,
+                                std::span<const CodecChoice> choices);
 
 // How long an iteration takes in the workload's codecs, by one draft that is quick to make: on the
 // stage between nodes alone, for the median times. It is simulated on the whole route, over what

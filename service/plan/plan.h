@@ -50,11 +50,11 @@ struct CodecRun {
 // The codecs of tensors 0, 1, ... as the fewest runs.
 std::vector<CodecRun> CodecRunsOf(std::span<const Codec> codecs);
 
-// What became of the codecs that a plan had the choice of: an iteration as it would be with as
-// little encoded as must be, and with the best of them.
+// An iteration without the codecs that a plan has the choice of, and with the best of them; without
+// any, and with those that it must use, where it has no choice: then that is for people only.
 struct CodecVerdict {
-  CodecCost cost{};   // of the codec that most gradients would have; kNone: there was no choice
-  bool pays = false;  // the plan uses it
+  CodecCost cost{};   // of the codec that most gradients would have; kNone: nothing to compare
+  bool pays = false;  // where there was a choice: the plan uses it
   double plain_s = 0;
   double coded_s = 0;
 

@@ -136,25 +136,45 @@ Planned PlanIn(const Problem& problem, std::vector<Codec> codecs) {
   return planned;
 }
 
+// Whether what must be used pays: nothing follows from it, but people are told.
+void Judge(CodecVerdict& verdict) {
+  verdict.pays = verdict.plain_s - verdict.coded_s > kCodecGainKept * verdict.plain_s;
+}
+
+// In the codecs that are asked for, whether they pay or not.
+Planned PlanAsItMust(const Problem& problem, std::vector<Codec> must) {
+  const Workload work = MakeWorkload(problem.profile);
+  const CodecCost used = TriedCodec(work, problem.route, {}, must);
+  Planned planned = PlanIn(problem, std::move(must));
+  if (used.codec == Codec::kNone) return planned;
+  CodecVerdict& verdict = planned.plan.verdict;
+  verdict = {.cost = used,
+             .plain_s = QuickSeconds(problem.policy, work, problem.route, problem.recording,
+                                     problem.settings),
+             .coded_s = planned.plan.predicted_s};
+  Judge(verdict);
+  return planned;
+}
+
 // With codecs where they save the share `gain_min` of an iteration.
 Planned PlanInBestCodecs(const Problem& problem, std::span<const CodecChoice> choices,
                          double gain_min) {
   std::vector<Codec> must = CodecsAsTheyMust(choices);
-  const bool free = std::ranges::any_of(
-      choices, [](const CodecChoice& choice) { return !choice.allowed.empty(); });
-  if (!free) return PlanIn(problem, std::move(must));
+  if (!LeaveCodecsToPlan(choices)) return PlanAsItMust(problem, std::move(must));
   Workload work = MakeWorkload(problem.profile);
   const std::vector<Codec> may = CodecsAsTheyMay(work, problem.route, choices);
   const CodecCost tried = TriedCodec(work, problem.route, must, may);
   if (tried.codec == Codec::kNone) return PlanIn(problem, std::move(must));
-  std::vector<Codec> chosen = ChooseCodecs(problem.policy, work, problem.route, must, may);
+  std::vector<Codec> chosen = ChooseCodecs(problem.policy, work, problem.route, must, may, choices);
   // What does not pay is shown with all that it could be.
   if (CodedBytes(work, chosen) == CodedBytes(work, must)) chosen = may;
   const auto seconds_in = [&](const std::vector<Codec>& codecs) {
     work.codecs = codecs;
     return QuickSeconds(problem.policy, work, problem.route, problem.recording, problem.settings);
   };
-  CodecVerdict verdict{.cost = tried, .plain_s = seconds_in(must), .coded_s = seconds_in(chosen)};
+  CodecVerdict verdict{.cost = TriedCodec(work, problem.route, must, chosen),
+                       .plain_s = seconds_in(must),
+                       .coded_s = seconds_in(chosen)};
   verdict.pays = verdict.plain_s - verdict.coded_s > gain_min * verdict.plain_s;
   Planned planned = PlanIn(problem, verdict.pays ? std::move(chosen) : std::move(must));
   (verdict.pays ? verdict.coded_s : verdict.plain_s) = planned.plan.predicted_s;
@@ -194,7 +214,8 @@ Result<std::optional<Plan>> MakeFasterPlan(Policy policy, const Profile& profile
       PlanInBestCodecs({policy, profile, route, settings, recording}, choices, gain_min);
   planned.plan.version = version;
   Plan& made = planned.plan;
-  const bool stops_encoding = present.plan.verdict.pays && !made.verdict.pays;
+  const bool free = LeaveCodecsToPlan(choices);
+  const bool stops_encoding = free && present.plan.verdict.pays && !made.verdict.pays;
   if (stops_encoding) return std::optional<Plan>(std::move(made));
   double present_s = 0;
   if (recording.iterations.empty()) {
@@ -209,9 +230,10 @@ Result<std::optional<Plan>> MakeFasterPlan(Policy policy, const Profile& profile
     planned.candidates.push_back(std::move(kept));
     CodecVerdict verdict = made.verdict;
     if (keeps) {
-      verdict.pays = present.plan.verdict.pays;
-      double& kept_s = verdict.pays ? verdict.coded_s : verdict.plain_s;
+      if (free) verdict.pays = present.plan.verdict.pays;
+      double& kept_s = verdict.pays || !free ? verdict.coded_s : verdict.plain_s;
       kept_s = std::min(kept_s, present_s);
+      if (!free) Judge(verdict);
       made = PlanOf(policy, planned.candidates.back(), planned.candidates, work, planned.route,
                     recording);
     } else {

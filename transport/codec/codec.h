@@ -34,6 +34,7 @@
 #include <cstdint>
 #include <span>
 
+#include "ipc/base/codec_error.h"
 #include "ipc/base/codecs.h"
 #include "transport/codec/block_size.h"
 
@@ -55,8 +56,7 @@ std::size_t EncodedSize(Codec codec, std::uint64_t count);
 // Bytes on their way for each byte of float32, but for the filling of last blocks; 1 of kNone, and
 // of kLossless, which takes what it takes.
 double EncodedShare(Codec codec);
-// The largest error of one element, as a share of the largest magnitude in its block.
-double ErrorBound(Codec codec);
+using headrace::ErrorBound;
 
 // Writes EncodedSize(count) bytes: the elements plus their residuals, which become what was left
 // out. A null `residual` adds nothing and keeps nothing. Memory is aligned to float, no more. Not

@@ -172,6 +172,25 @@ TEST(ChooseCodecs, EncodesNothingThatHidesBehindComputing) {
   EXPECT_EQ(plan->verdict.cost, kInt8);
 }
 
+// int8 has fewer bytes, but the first tensor's backward pass hides those of bf16 as well.
+TEST(ChooseCodecs, TakesTheCodecThatErrsLeastOfThoseThatAreFastEnough) {
+  const Profile profile = ProfileOf({{1000, 0.08, 0.01}, {4'000'000, 0.01, 0.01}});
+  const std::vector<CodecChoice> choices(2, Free("auto:int8,bf16"));
+  const auto in = [&](double s_per_byte) {
+    auto plan =
+        MakePlan(Policy::kExact, profile, CodedRoute({0, 1e-4, s_per_byte}), 1, {}, {}, choices);
+    EXPECT_TRUE(plan.ok());
+    return std::move(plan).value();
+  };
+  const Plan mild = in(8e-9);
+  EXPECT_EQ(mild.codecs, (std::vector<CodecRun>{{Codec::kBFloat16, 1, 1}}));
+  EXPECT_TRUE(mild.verdict.pays);
+  EXPECT_EQ(mild.verdict.cost, kBFloat16);
+  const Plan strong = in(1.6e-8);
+  EXPECT_EQ(strong.codecs, (std::vector<CodecRun>{{Codec::kInt8, 1, 1}}));
+  EXPECT_EQ(strong.verdict.cost, kInt8);
+}
+
 TEST(ChooseCodecs, LeavesAsTheyAreWhatEncodingSlowsDown) {
   const Profile profile = ProfileOf({{1'000'000, 0.01, 0.01}, {1'000'000, 0.01, 0.01}});
   const Route route = CodedRoute({0, 1e-4, 8e-9});
@@ -187,8 +206,37 @@ TEST(ChooseCodecs, LeavesAsTheyAreWhatEncodingSlowsDown) {
   const auto forced = MakePlan(Policy::kExact, profile, route, 1, {}, {}, choices);
   ASSERT_TRUE(forced.ok());
   EXPECT_EQ(forced->codecs, (std::vector<CodecRun>{{Codec::kTopK, 0, 2}}));
-  EXPECT_FALSE(forced->verdict.exists());
   EXPECT_NEAR(forced->predicted_s, plan->verdict.coded_s, 1e-9);
+  EXPECT_EQ(forced->verdict.cost, kSlow);
+  EXPECT_FALSE(forced->verdict.pays);
+  EXPECT_EQ(forced->verdict.coded_s, forced->predicted_s);
+  EXPECT_NEAR(forced->verdict.plain_s, plan->predicted_s, 1e-9);
+}
+
+// Where a codec is named alone, nothing follows from the verdict; it is judged anew with each plan.
+TEST(ChooseCodecs, JudgesWhatItMustUseAndGoesOnUsingIt) {
+  const Profile profile = ProfileOf({{1'000'000, 0.01, 0.01}, {1'000'000, 0.01, 0.01}});
+  const std::vector<CodecChoice> choices(2, Codec::kInt8);
+  const auto made =
+      MakePlan(Policy::kExact, profile, CodedRoute({0, 1e-4, 8e-9}), 2, {}, {}, choices);
+  ASSERT_TRUE(made.ok());
+  EXPECT_TRUE(made->verdict.pays);
+  EXPECT_GT(made->verdict.plain_s, made->verdict.coded_s);
+  // Without a cost of the codec there is nothing to compare.
+  const auto unmeasured =
+      MakePlan(Policy::kExact, profile, AllReduceRoute(Affine(1e-4, 8e-9)), 2, {}, {}, choices);
+  ASSERT_TRUE(unmeasured.ok());
+  EXPECT_FALSE(unmeasured->verdict.exists());
+  // The network has become fast. No plan is made for that alone.
+  const auto fast = MakeFasterPlan(Policy::kExact, profile, CodedRoute({0, 1e-4, 1e-11}), 3,
+                                   {.plan = *made, .margin = 0.5}, {}, choices);
+  ASSERT_TRUE(fast.ok());
+  EXPECT_FALSE(fast->has_value());
+  const auto forced =
+      MakePlan(Policy::kExact, profile, CodedRoute({0, 1e-4, 1e-11}), 3, {}, {}, choices);
+  ASSERT_TRUE(forced.ok());
+  EXPECT_FALSE(forced->codecs.empty());
+  EXPECT_FALSE(forced->verdict.pays);
 }
 
 TEST(ChooseCodecs, StopsEncodingWhereThatNoLongerPays) {
