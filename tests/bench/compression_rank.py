@@ -13,7 +13,7 @@ from pathlib import Path
 import headrace
 import numpy
 
-WARM_UP = 2
+WARM_UP = 3  # PowerSGD begins with the third
 
 
 def parse() -> argparse.Namespace:
@@ -21,6 +21,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--mib", type=float, required=True)
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--codecs", nargs="+", required=True)
+    parser.add_argument("--contenders", nargs="*", default=[])
     parser.add_argument("--ctl", required=True, help="headracectl")
     parser.add_argument("--result", type=Path, required=True)
     return parser.parse_args()
@@ -34,7 +35,7 @@ def service_pid() -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time that the process has had so far."""
+    """Processor time that the process has had so far, with all of its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -59,11 +60,46 @@ def planned(ctl: str, job: str) -> dict | None:
     return {"predicted_s": under_way("predicted_"), "measured_s": under_way("")}
 
 
+class Contender:
+    """The gradient by what PyTorch has. Sums in this process, so its processor time is what counts."""
+
+    job = None
+
+    def __init__(self, name: str, session: headrace.Session, count: int) -> None:
+        # Only where one is wanted: torch takes a while.
+        import compression_contenders
+
+        self._session = session
+        self._way = compression_contenders.make(name, gradient(session.rank, count))
+        self.pid = os.getpid()
+
+    @property
+    def values(self) -> numpy.ndarray:
+        return self._way.values
+
+    def iterate(self) -> float:
+        """Seconds until the sum is there."""
+        return self._way.iterate()
+
+    def error(self) -> float:
+        """As Way has it."""
+        return error_of(self.values, self._session.world_size)
+
+
+def error_of(values: numpy.ndarray, world_size: int, count: int | None = None) -> float:
+    """The largest of an element, as a share of the largest sum."""
+    count = count or len(values)
+    exact = sum(gradient(rank, count).astype(numpy.float64) for rank in range(world_size))[: len(values)]
+    return float(numpy.abs(values - exact).max() / numpy.abs(exact).max())
+
+
 class Way:
     """The gradient by one codec."""
 
     def __init__(self, codec: str, count: int) -> None:
-        self.session = headrace.init(job=f"compression-{codec}")
+        self.pid = service_pid()
+        self.job = f"compression-{codec}"
+        self.session = headrace.init(job=self.job)
         self.layout = self.session.layout([((count,), "float32", "gradient")], op="sum", compress={"*": codec})
         self.values = self.layout.numpy(0)
         self.mine = gradient(self.session.rank, count)
@@ -81,33 +117,35 @@ class Way:
         return seconds
 
     def error(self) -> float:
-        """The largest of an element, as a share of the largest sum."""
-        exact = sum(gradient(rank, len(self.mine)).astype(numpy.float64) for rank in range(self.session.world_size))
-        return float(numpy.abs(self.values - exact).max() / numpy.abs(exact).max())
+        """As error_of has it."""
+        return error_of(self.values, self.session.world_size)
 
 
 def main() -> None:
     arguments = parse()
-    service = service_pid()
     count = int(arguments.mib * (1 << 20)) // 4
     ways = {codec: Way(codec, count) for codec in arguments.codecs}
+    session = next(iter(ways.values())).session
+    contenders = {name: Contender(name, session, count) for name in arguments.contenders}
+    ways.update(contenders)
     measured: dict = {codec: {"seconds": [], "cpu_s": 0.0} for codec in ways}
     for turn in range(WARM_UP + arguments.rounds):
         for codec, way in ways.items():
-            before = cpu_seconds(service)
+            before = cpu_seconds(way.pid)
             seconds = way.iterate()
             if turn >= WARM_UP:
                 measured[codec]["seconds"].append(seconds)
-                measured[codec]["cpu_s"] += cpu_seconds(service) - before
+                measured[codec]["cpu_s"] += cpu_seconds(way.pid) - before
     for codec, way in ways.items():
         measured[codec]["hash"] = hashlib.sha256(way.values.tobytes()).hexdigest()[:16]
         measured[codec]["error"] = way.error()
-        measured[codec]["plan"] = planned(arguments.ctl, way.session.job)
+        measured[codec]["plan"] = planned(arguments.ctl, way.job) if way.job else None
     arguments.result.write_text(json.dumps({"codecs": measured}))
-    for way in ways.values():
-        way.session.barrier()
-    for way in ways.values():
-        way.session.close()
+    sessions = [way.session for way in ways.values() if way.job]
+    for each in sessions:
+        each.barrier()
+    for each in sessions:
+        each.close()
 
 
 if __name__ == "__main__":

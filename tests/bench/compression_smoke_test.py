@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-BOUNDS = {"none": 1e-6, "bf16": 0.01, "fp16": 0.002, "int8": 0.02, "int4": 0.3}
+BOUNDS = {"none": 1e-6, "bf16": 0.01, "fp16": 0.002, "int8": 0.02, "int4": 0.3, "lossless": 1e-6}
+CONTENDERS = {"gloo": 1e-6, "gloo-fp16": 0.002, "gloo-powersgd": 2.0}
 
 
 def run(build: str, folder: str, *options: str) -> list[dict] | None:
@@ -38,17 +39,21 @@ def check_accuracy(figures: list[dict], folder: str) -> None:
 
 def main(build: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
-        figures = run(build, folder, "--smoke")
+        has_torch = importlib.util.find_spec("torch") is not None
+        bounds = {**BOUNDS, **CONTENDERS} if has_torch else BOUNDS
+        contenders = ["--contenders"] if has_torch else []
+        figures = run(build, folder, "--smoke", "--codecs", *BOUNDS, *contenders)
         if figures is None:
             return 77
         if importlib.util.find_spec("torch") and importlib.util.find_spec("sklearn"):
             quick = run(build, folder, "--accuracy", "--quick", "--codecs", "none", "int8", "topk")
             check_accuracy(quick, folder)
-    assert {figure["codec"] for figure in figures} == set(BOUNDS), figures
+    assert {figure["codec"] for figure in figures} == set(bounds), figures
     for figure in figures:
         assert figure["seconds"] > 0 and figure["over_none"] > 0, figure
-        assert figure["error"] <= BOUNDS[figure["codec"]], figure
-        assert figure["codec"] == "none" or figure["error"] > 1e-5, figure
+        assert figure["error"] <= bounds[figure["codec"]], figure
+        exact = figure["codec"] in ("none", "lossless", "gloo")
+        assert exact or figure["error"] > 1e-5, figure
     return 0
 
 
