@@ -1,6 +1,8 @@
 """Tensors that lie in shared memory are used in place by the backend: the same numbers, and nothing is copied."""
 
 import gc
+import random
+import weakref
 
 import headrace
 import headrace.torch
@@ -146,7 +148,81 @@ def used_again(rank):
     for turn in range(200):
         headrace.torch.empty(1 << 18).fill_(float(turn))
     gc.collect()
-    return len(places._host), view.tolist()
+    return len(places._host[1]), view.tolist()
+
+
+def gathered_into_fresh_memory(rank):
+    """Arenas after many all-gathers whose outputs nobody keeps, and which outputs outlive their work's end."""
+    places, alive = group_of().poster.places, []
+    own = torch.full((1 << 18,), float(rank))
+    for turn in range(200):
+        whole = headrace.torch.empty(2 << 18)
+        work = dist.all_gather_into_tensor(whole, own, async_op=True)
+        if turn % 4 == 1:
+            assert work.get_future().wait()[0] is whole
+        if turn % 4 == 2:
+            while not work.is_completed():
+                pass
+            assert work.result()[0] is whole
+        if turn % 4 != 1:
+            work.wait()
+        assert work.result()[0] is whole and whole[-1] == 1.0
+        reference = weakref.ref(whole)
+        del whole
+        alive.append((turn % 4, reference() is not None or work.result() != []))
+    in_time = [turn for turn, is_alive in alive if is_alive and turn != 1]
+    return len(places._host[1]), in_time
+
+
+def in_tensors_that_only_work_has(rank):
+    """Of works that have ended and were not waited for."""
+    works = [dist.all_reduce(torch.full((4,), float(turn)), async_op=True) for turn in range(8)]
+    while not all(work.is_completed() for work in works):
+        pass
+    values = [work.result()[0].tolist() for work in works[::2]]
+    return values + [work.get_future().wait()[0].tolist() for work in works[1::2]]
+
+
+def future_is_of_what_is_left(rank):
+    """What a future gives that is asked for when the work has ended, with its tensors there and gone."""
+    kept, gone = torch.full((4,), 1.0), torch.full((4,), 1.0)
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in (kept, gone)]
+    for work in works:
+        work.wait()
+    del gone
+    return [[tensor.tolist() for tensor in work.get_future().wait()] for work in works]
+
+
+def never_waited_for(rank):
+    """How many tensors of collectives that nobody waits for are alive when many more were posted."""
+    references = []
+    for _ in range(300):
+        tensor = torch.ones(16)
+        references.append(weakref.ref(tensor))
+        dist.all_reduce(tensor, async_op=True)
+        del tensor
+    dist.barrier()
+    for _ in range(300):
+        dist.all_reduce(torch.ones(1))
+    return sum(reference() is not None for reference in references)
+
+
+def of_random_sizes(rank):
+    """The most that tensors took at a time, the most that the arenas had, and what is left in the end."""
+    memory = headrace.torch.shared_memory()._memory
+    random_sizes, live = random.Random(7), []
+    most_used, most_had = 0, 0
+    for _ in range(4000):
+        if len(live) >= 8:
+            del live[random_sizes.randrange(8)]
+        live.append(headrace.torch.empty(random_sizes.randrange(1, 3 << 20)))
+        most_used = max(most_used, sum(4 * tensor.numel() for tensor in live))
+        most_had = max(most_had, memory.size)
+    live.clear()
+    for _ in range(2100):
+        headrace.torch.empty(1000)
+    places = group_of().poster.places
+    return most_used, most_had, memory.size, len(places._host[1])
 
 
 def other_groups_and_types(rank):
@@ -233,6 +309,27 @@ class InSharedMemory(ServiceCase):
         for arenas, view in run_group(self.service, 2, used_again):
             self.assertEqual(arenas, 1)
             self.assertEqual(view, [7.0] * 10)
+
+    def test_an_operation_that_has_ended_keeps_no_memory(self):
+        for arenas, alive in run_group(self.service, 2, gathered_into_fresh_memory):
+            self.assertLessEqual(arenas, 2)
+            self.assertEqual(alive, [])
+
+    def test_results_stay_until_somebody_has_waited(self):
+        values = [[2.0 * turn] * 4 for turn in (0, 2, 4, 6, 1, 3, 5, 7)]
+        self.assertEqual(run_group(self.service, 2, in_tensors_that_only_work_has), [values] * 2)
+
+    def test_a_future_of_work_that_has_ended_has_the_tensors_that_are_left(self):
+        ours = run_group(self.service, 2, future_is_of_what_is_left)
+        self.assertEqual(ours, [[[[2.0] * 4], []]] * 2)
+
+    def test_what_nobody_waits_for_keeps_nothing_when_it_has_ended(self):
+        self.assertEqual(run_group(self.service, 2, never_waited_for), [0, 0])
+
+    def test_tensors_of_changing_sizes_take_a_bounded_amount_of_memory_and_give_it_back(self):
+        for most_used, most_had, left, arenas in run_group(self.service, 2, of_random_sizes):
+            self.assertLess(most_had, 2 * most_used)
+            self.assertLessEqual((left, arenas), (16 << 20, 1))
 
     def test_other_groups_copy_and_other_types_are_named(self):
         for summed, texts, values, own, copies in run_group(

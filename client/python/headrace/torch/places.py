@@ -57,13 +57,14 @@ class Places:
 
     An allocation on a GPU is shared when a tensor in it is first used, as a whole, and taken back when the
     driver says that another one lies at its address, or many more have been used since. Of a segment in pieces
-    that is as far as the longest tensor reaches that begins in the same piece. Of one thread at a time.
+    that is as far as the longest tensor reaches that begins in the same piece. Of one thread at a time; another
+    may add and remove memory of the host meanwhile.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._host: list[Place] = []  # by address
-        self._bases: list[int] = []  # of them
+        # Arenas of the host by address, and their addresses: replaced as a whole, since others may look.
+        self._host: tuple[list[int], list[Place]] = ([], [])
         self._on_gpus: dict[int, Place] = {}  # by address; the last one used stands last
         self._replaced: list[Place] = []  # were in use when others took their places
         self._has_told: set[str] = set()
@@ -71,11 +72,20 @@ class Places:
     def add_host(self, size: int) -> Arena:
         """An arena of the session in the host's memory, whose tensors are found from now on."""
         arena = self._session.arena(size)
-        place = Place(arena.region.address, arena.size, arena)
-        at = bisect.bisect(self._bases, place.base)
-        self._host.insert(at, place)
-        self._bases.insert(at, place.base)
+        self._set_host([*self._host[1], Place(arena.region.address, arena.size, arena)])
         return arena
+
+    def remove_host(self, arena: Arena) -> bool:
+        """Takes an arena of add_host() back from the service. False: operations on it are still open."""
+        place = next(place for place in self._host[1] if place.arena is arena)
+        if not _is_released(place):
+            return False
+        self._set_host([each for each in self._host[1] if each is not place])
+        return True
+
+    def _set_host(self, places: list[Place]) -> None:
+        places.sort(key=lambda place: place.base)
+        self._host = ([place.base for place in places], places)
 
     def find(self, array: torch.Tensor) -> Range | None:
         """Where a contiguous array lies; None: in memory of its own."""
@@ -89,7 +99,7 @@ class Places:
         self, pieces: Sequence[tuple[int, torch.Tensor]], count: int
     ) -> Range | None:
         """Of the array that these pieces make up one behind the other, without gaps in memory."""
-        if count == 0 or (not self._host and devices.device_of(pieces[0][1]) is None):
+        if count == 0 or (not self._host[1] and devices.device_of(pieces[0][1]) is None):
             return None
         end, address = 0, None
         for offset, part in pieces:
@@ -118,7 +128,7 @@ class Places:
         stand in the ranks' order, and none of those between the first and the last that is sent. What rank
         ``own``, this one, has for itself may be anywhere in the arena.
         """
-        if not self._host:
+        if not self._host[1]:
             return None
         found = [self.find(array) for _, array in (*received, *sent)]
         known = next((place for place in found if place is not None), None)
@@ -138,13 +148,12 @@ class Places:
         return targets, sources
 
     def _find_host(self, array: torch.Tensor) -> Place | None:
-        if not self._host:
-            return None
         begin = array.data_ptr()
-        at = bisect.bisect_right(self._bases, begin) - 1
+        bases, places = self._host
+        at = bisect.bisect_right(bases, begin) - 1
         if at < 0:
             return None
-        place = self._host[at]
+        place = places[at]
         return place if _end(array) <= place.base + place.size else None
 
     def _find_gpu(self, array: torch.Tensor) -> Place | None:

@@ -30,7 +30,7 @@ Tensors = Sequence[torch.Tensor]
 
 # Older versions let go of a Python object that C++ still waits for. As many operations may be open.
 _KEPT = 1024
-_KEPT_WITH_RESULTS = 64
+_KEPT_WITH_RESULTS = 64  # of those that have ended, where nobody has waited
 # The tag of messages among all on GPUs, which no caller can give: torch's tags have 63 bits.
 _EXCHANGE = 1 << 63
 
@@ -66,7 +66,7 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
         self._kept: collections.deque[Work] = collections.deque(maxlen=_KEPT)
         self._together: list[Work] | None = None
         self._sequence_number = 0
-        self._sends: collections.deque[Work] = collections.deque()  # not known to have ended
+        self._unended: collections.deque[Work] = collections.deque()  # as far as is known
         self._rank, self._size = session.rank, session.world_size
         self._session = session
         if self._codec is not None:
@@ -378,11 +378,8 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
         for tensor in tensors:
             operations += _post(self.session.send, elements.to_move(tensor), other, tag)
         work = self._work(operations, tensors, None, source=-1)
-        # Nobody need wait for it: what it was copied into is used again when it has ended.
-        self._sends.append(work)
-        oldest = self._sends.popleft()
-        if not oldest.settle(0):
-            self._sends.append(oldest)
+        if isinstance(work, StreamWork):
+            self._look_after(work)
         return work
 
     def recv(self, tensors: Tensors, other: int, tag: int = 0) -> Work:
@@ -518,7 +515,18 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
     def _keep(self, work: Work) -> None:
         self._kept.append(work)
         if len(self._kept) > _KEPT_WITH_RESULTS:
-            self._kept[-_KEPT_WITH_RESULTS].forget_results()
+            self._kept[-_KEPT_WITH_RESULTS - 1].forget_results()
+        if not isinstance(work, StreamWork):  # whose results come when a stream waits
+            self._look_after(work)
+
+    def _look_after(self, work: Work) -> None:
+        # Nobody need wait for it: what its tensors were copied into is used again when it has ended.
+        self._unended.append(work)
+        while len(self._unended) > 1:
+            oldest = self._unended.popleft()
+            if not oldest.look():
+                self._unended.append(oldest)
+                return
 
     def _expect_parts(self, parts: Tensors, what: str) -> None:
         if len(parts) != self._size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import math
 import threading
@@ -13,12 +14,14 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from headrace.arena import aligned
+from headrace.arena import Arena, aligned
 from headrace.dtypes import dtype_name, dtype_size
+from headrace.torch.free_ranges import FreeRanges
 from headrace.torch.places import Places
 from headrace.torch.process_group import ProcessGroup
 
 _GROWTH = 16 << 20  # bytes that are asked of the service at least
+_REVIEW = 1024  # tensors, after which memory that they did not need goes back
 _FILLS = {
     torch.ops.aten.empty.memory_format: None,
     torch.ops.aten.zeros.default: 0,
@@ -29,14 +32,21 @@ _FILLS = {
 class HostMemory:
     """Memory of one group's session; what a tensor leaves behind is used again. Thread-safe.
 
-    It grows by a round trip to the service, and goes back with the group.
+    It grows by a round trip to the service. Arenas in which no tensor lies go back when others must grow, and
+    when ``_REVIEW`` tensors were made without need of them; the rest goes back with the group.
     """
 
     def __init__(self, places: Places) -> None:
         self.places = places
-        self._lock = threading.RLock()  # a tensor may end while another is made
-        self._free: dict[int, list[tuple[Any, int]]] = {}  # by size: mappings and offsets
-        self._rest: tuple[Any, int, int] | None = None  # a mapping, and what of it was never used
+        self._lock = threading.Lock()
+        self._free = FreeRanges()
+        self._arenas: dict[int, Arena] = {}  # by number
+        self._next = 0
+        # What tensors have left, to be taken up with the lock: a tensor may end at any time, in any thread.
+        self._left: collections.deque[tuple[int, int, int]] = collections.deque()
+        self._used = 0  # bytes that tensors lie in
+        self._most_used = 0  # since the last review
+        self._made = 0
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """A contiguous tensor with undefined values. TypeError for types unknown to the service."""
@@ -45,26 +55,52 @@ class HostMemory:
             return torch.frombuffer(bytearray(8), dtype=dtype)[:0].view(tuple(shape))
         size = aligned(count * dtype_size(dtype_name(dtype)))
         with self._lock:
-            mapping, offset = self._take(size)
+            number, offset = self._take(size)
+            mapping = self._arenas[number].memory
         memory = (ctypes.c_char * size).from_buffer(mapping, offset)
-        weakref.finalize(memory, self._give_back, mapping, offset, size).atexit = False
         # The tensor's storage keeps ``memory``, whose end says that nobody has a view any more.
+        weakref.finalize(memory, self._left.append, (number, offset, size)).atexit = False
         return torch.frombuffer(memory, dtype=dtype, count=count).view(tuple(shape))
 
-    def _take(self, size: int) -> tuple[Any, int]:
-        free = self._free.get(size)
-        if free:
-            return free.pop()
-        if self._rest is None or self._rest[2] - self._rest[1] < size:
-            arena = self.places.add_host(max(size, _GROWTH))
-            self._rest = (arena.memory, 0, arena.size)
-        mapping, offset, end = self._rest
-        self._rest = (mapping, offset + size, end)
-        return mapping, offset
-
-    def _give_back(self, mapping: Any, offset: int, size: int) -> None:
+    @property
+    def size(self) -> int:
+        """The bytes of all arenas."""
         with self._lock:
-            self._free.setdefault(size, []).append((mapping, offset))
+            return self._free.total
+
+    def _take(self, size: int) -> tuple[int, int]:
+        while self._left:
+            number, offset, left = self._left.popleft()
+            self._free.give_back(number, offset, left)
+            self._used -= left
+        found = self._free.take(size)
+        if found is None:
+            self._give_back(0)  # none of them is large enough
+            self._grow(size)
+            found = self._free.take(size)
+        self._used += size
+        self._most_used = max(self._most_used, self._used)
+        self._made += 1
+        if self._made % _REVIEW == 0:
+            self._give_back(self._most_used)
+            self._most_used = self._used
+        return found
+
+    def _grow(self, size: int) -> None:
+        # In steps of an eighth, so that slowly growing tensors do not need a new arena each time.
+        step = max(_GROWTH, 1 << max(0, size.bit_length() - 4))
+        self._next += 1
+        self._arenas[self._next] = self.places.add_host(-(-size // step) * step)
+        self._free.add(self._next, self._arenas[self._next].size)
+
+    def _give_back(self, kept: int) -> None:
+        # Unused arenas, as long as ``kept`` bytes are left.
+        for number in self._free.unused():
+            if self._free.total - self._free.size_of(number) < kept:
+                continue
+            if self.places.remove_host(self._arenas[number]):
+                self._free.remove(number)
+                del self._arenas[number]
 
 
 # The memory of each group that has asked for some.

@@ -58,6 +58,7 @@ class StreamWork(Work):
             )
         with self._lock:
             self._take_in_stream()
+        self._result = None
         if self._error is not None:
             raise self._error
         return True
@@ -76,6 +77,10 @@ class StreamWork(Work):
             self._lock.release()
         return True
 
+    def look(self) -> bool:
+        """As of other work. When it has ended, the current stream has the results from here on."""
+        return self.settle(0)
+
     def source_rank(self) -> int:
         """Of recv: who sent; the host waits for a receive from any rank."""
         if callable(self._source):
@@ -88,16 +93,15 @@ class StreamWork(Work):
 
     def get_future(self) -> torch.futures.Future:
         """A future of the results in a stream beside the current one: who takes its value comes after them."""
-        if self._future is None:
-            with devices.on_stream(devices.new_stream(self._device)):
-                with self._lock:
-                    self._take_in_stream()
-                if self._error is not None:
-                    self._future = torch.futures.Future()
-                    self._future.set_exception(self._error)
-                else:
-                    self._future = devices.finished_future(self._device, self._result)
-        return self._future
+        with devices.on_stream(devices.new_stream(self._device)):
+            with self._lock:
+                result = self.result()
+                self._take_in_stream()
+            if self._error is None:
+                return devices.finished_future(self._device, result)
+            future: torch.futures.Future = torch.futures.Future()
+            future.set_exception(self._error)
+            return future
 
     def _take_in_stream(self) -> None:
         if self._event is not None:

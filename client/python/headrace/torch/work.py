@@ -6,6 +6,7 @@ import collections
 import functools
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
@@ -37,13 +38,15 @@ class Work(_Base):
     ) -> None:
         super().__init__()
         self._open = list(operations)
-        self._result = list(result)
+        self._result: list[torch.Tensor] | None = list(result)  # see result()
+        self._references = [weakref.ref(tensor) for tensor in self._result]
         self._finish = finish
         self._completer = completer
         self._source = source
         self._error: Exception | None = None
         self._settled = False
-        self._future: torch.futures.Future | None = None
+        self._is_old = False
+        self._future: torch.futures.Future | None = None  # until it is done
         self._lock = threading.Lock()
 
     def wait(self, timeout: timedelta | float | None = None) -> bool:
@@ -56,6 +59,7 @@ class Work(_Base):
             raise Timeout(
                 f"the operation is still open after {seconds:g} s", "timeout", 8
             )
+        self._result = None
         if self._error is not None:
             raise self._error
         return True
@@ -122,6 +126,8 @@ class Work(_Base):
                 self._error = error
         self._finish = None
         self._settled = True
+        if self._is_old:
+            self._result = None
 
     def abandon(self, error: Exception) -> None:
         """Ends it with an error, whatever becomes of its operations."""
@@ -144,13 +150,15 @@ class Work(_Base):
         return self._error if self.settle(0) else None
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors with the results, until some dozens of later collectives were posted."""
-        return self._result
-
-    def forget_results(self) -> None:
-        """Lets go of the tensors if it has ended; who has a future of it has them there."""
-        if self._settled:
-            self._result = []
+        """The tensors with the results. After wait(), when its future is done, and when it has ended and dozens of
+        later collectives were posted, those of them that somebody else has still: it keeps none, so that their
+        memory may be used again.
+        """
+        result = self._result
+        if result is not None:
+            return result
+        found = [reference() for reference in self._references]
+        return [tensor for tensor in found if tensor is not None]
 
     def source_rank(self) -> int:
         """Of recv: who sent; of a receive from any rank -1 until it has ended."""
@@ -164,20 +172,39 @@ class Work(_Base):
 
     def get_future(self) -> torch.futures.Future:
         """A future with the list of results, or the error; its callbacks run in the group's thread."""
-        started = None
         with self._lock:
-            if self._future is None:
-                started = torch.futures.Future()
-                # Raised in a callback, an exception reaches C++ with its text.
-                self._future = started.then(
-                    functools.partial(self._value, self._result)
-                )
+            if self._future is not None:
+                return self._future
+            started = torch.futures.Future()
+            # Raised in a callback, an exception reaches C++ with its text.
+            future = started.then(functools.partial(self._value, self.result()))
             ended = self._settled or self._completer is None
-        if started is not None and ended:
+            if not ended:
+                self._future = future
+        if ended:
             started.set_result(None)  # runs _value(), which takes the lock
-        elif started is not None:
+        else:
             self._completer.complete(self, started)
-        return self._future
+        return future
+
+    def look(self) -> bool:
+        """Whether it has ended, without waiting: what it was copied into is free then."""
+        if self._settled:
+            return True
+        return all(operation.done() for operation in tuple(self._open)) and self.settle(0)
+
+    def forget_results(self) -> None:
+        """Keeps the tensors no longer than it is open."""
+        with self._lock:
+            self._is_old = True
+            if self._settled:
+                self._result = None
+
+    def let_go_of_future(self) -> None:
+        """When it is done: its value is with who has asked for it."""
+        with self._lock:
+            self._future = None
+            self._result = None
 
     def _value(
         self, result: list[torch.Tensor], started: torch.futures.Future
@@ -263,10 +290,13 @@ class Completer:
     def _run(self) -> None:
         while (each := self._next()) is not None:
             work, started = each
+            del each
             # The more wait, the more seldom each looks.
             while not work.settle(_LOOK_S * (1 + len(self._threads) // 16)):
                 if self._closed:
                     work.abandon(RuntimeError("the process group was shut down"))
             started.set_result(None)
+            work.let_go_of_future()
+            del work, started  # which have results, and the next may be long in coming
             with self._changed:
                 self._free += 1
