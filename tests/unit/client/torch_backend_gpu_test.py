@@ -97,8 +97,10 @@ def collectives(rank, new):
     dist.all_gather(parts, new(base(3 + rank)))
     results["all_gather of unequal parts"] = torch.cat(parts)
     output = new(torch.zeros(2 + rank))
-    dist.reduce_scatter(output, [new(base(2 + r)) for r in range(size)])
+    parts = [new(base(2 + r)) for r in range(size)]
+    dist.reduce_scatter(output, parts)
     results["reduce_scatter of unequal parts"] = output
+    results["what was scattered in unequal parts"] = torch.cat(parts)
     output = new(torch.zeros(2 if rank else 3))
     sizes = [1, 2] if rank == 0 else [1, 1]
     dist.all_to_all_single(output, new(base(sum([1, 1] if rank == 0 else [2, 1]))), sizes,
@@ -163,6 +165,20 @@ def in_place_waits_for_nothing(rank):
             waits = poster.places._session.counters()["waits"] - before
         values = [tensor.tolist() for tensor in [*tensors, whole]]
     return waits, made.call_count, len(poster._staging._free), values
+
+
+def reduce_scatter_of_unequal_parts(rank):
+    """Which operations it is, of how many elements; how many arrays are staged; what comes of it."""
+    with a_gpu(gpu := DoubledGpu()):
+        memory = Memory(gpu, "allocated")
+        parts = [memory.tensor(torch.full((4 * r + 3,), rank + 10.0 * r)) for r in range(3)]
+        output = memory.tensor(torch.zeros(4 * rank + 3))
+        with unittest.mock.patch.object(headrace.Session, "_post", autospec=True,
+                                        side_effect=headrace.Session._post) as post:  # fmt: skip
+            dist.reduce_scatter(output, parts)
+        posted = [(call.args[1], call.args[2].count) for call in post.call_args_list]
+        staged = len(group_of().poster._staging._free)
+        return posted, staged, output.unique().tolist(), [part.unique().tolist() for part in parts]
 
 
 def another_allocation_at_its_address(rank):
@@ -359,6 +375,14 @@ class OnAGpu(DoubledGpuCase):
         for waits, made, staged, values in run_group(self.service, 2, in_place_waits_for_nothing):
             self.assertEqual((waits, made, staged), (0, 1, 0))
             self.assertEqual(values, [[3.0] * 64] * 4 + [[3.0] * 128])
+
+    def test_each_unequal_part_of_a_reduce_scatter_goes_to_its_rank_only(self):
+        ranks = run_group(self.service, 3, reduce_scatter_of_unequal_parts)
+        for rank, (posted, staged, output, parts) in enumerate(ranks):
+            self.assertEqual(posted, [("hr_reduce", 4 * root + 3) for root in range(3)])
+            self.assertEqual(staged, 0)
+            self.assertEqual(output, [3.0 + 30.0 * rank])
+            self.assertEqual(parts, [[rank + 10.0 * root] for root in range(3)])
 
     def test_an_allocation_is_shared_anew_when_another_lies_at_its_address(self):
         for seen in run_group(self.service, 2, another_allocation_at_its_address):

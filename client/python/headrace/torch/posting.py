@@ -138,7 +138,7 @@ class Poster:
         written: PieceList,
         *arguments: Any,
     ) -> list[Operation | StreamOperation]:
-        """The same of an array of ``count`` elements that lies in several tensors."""
+        """The same of an array of ``count`` elements that lies in several tensors. What is only read stays as it is."""
         first = next(array for _, array in [*read, *written])
         device = devices.device_of(first)
         with self._lock:
@@ -221,6 +221,8 @@ class Poster:
     ) -> StreamOperation:
         if whole is not None:
             _gather_into(read, _flat_of(written, count))
+            return self._posted(collective, whole, device, arguments)
+        if not written and (whole := self.places.find_whole(read, count)) is not None:
             return self._posted(collective, whole, device, arguments)
         dtype = next(array.dtype for _, array in [*read, *written])
         where, memory, give_back = self._staging.take(device, dtype, count)

@@ -18,8 +18,7 @@ from headrace.codecs import compress_all_reduces
 from headrace.operation import Operation
 from headrace.pieces import one_by_one
 from headrace.session import Session
-from headrace.torch import elements
-from headrace.torch.devices import device_of
+from headrace.torch import devices, elements
 from headrace.torch.jobs import attach
 from headrace.torch.posting import Poster, StreamOperation
 from headrace.torch.reconfigure import Reconfigurable
@@ -202,16 +201,22 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
         name = elements.reduction_of(op, output.dtype)
         arrays = [elements.to_reduce(part) for part in parts]
         result = elements.to_reduce(output)
-        even = len({part.numel() for part in parts}) == 1
-        if even or device_of(output) is not None:  # streams know no unequal parts
+        if len({part.numel() for part in parts}) == 1:
             read = one_by_one(arrays)
             operations = _post_pieces(
-                self.session.reduce_scatter if even else self.session.all_reduce,
+                self.session.reduce_scatter,
                 sum(array.numel() for array in arrays),
                 read,
                 [(read[self._rank][0], result)],
                 name,
             )
+        elif devices.device_of(output) is not None:  # streams know no unequal parts: each goes to its rank
+            operations = []
+            for root, array in enumerate(arrays):
+                written = [(0, result)] if root == self._rank else []
+                operations += _post_pieces(
+                    self.session.reduce, array.numel(), [(0, array)], written, name, root
+                )
         else:
             operations = [
                 self.session.reduce_scatter_parts(result, arrays, name, async_op=True)
@@ -287,7 +292,7 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
                 [(source.numel() * self._rank, source)],
                 one_by_one(arrays),
             )
-        elif device_of(own) is not None:  # streams know no unequal parts
+        elif devices.device_of(own) is not None:  # streams know no unequal parts
             operations = []
             for root, array in enumerate(arrays):
                 operations += _post_pieces(
@@ -335,7 +340,7 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
         if opts.rootRank == self._rank:
             parts = outputs[0]
             self._expect_parts(parts, "gather")
-        if device_of(inputs[0]) is not None:
+        if devices.device_of(inputs[0]) is not None:
             sent = [(opts.rootRank, inputs[0])]
             return self._exchange(list(enumerate(parts)), sent, parts)
         arrays = [elements.to_move(part) for part in parts]
@@ -356,7 +361,7 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
         if opts.rootRank == self._rank:
             parts = inputs[0]
             self._expect_parts(parts, "scatter")
-        if device_of(outputs[0]) is not None:
+        if devices.device_of(outputs[0]) is not None:
             received = [(opts.rootRank, outputs[0])]
             return self._exchange(received, list(enumerate(parts)), outputs)
         array = elements.to_move(outputs[0])
@@ -412,7 +417,7 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
         """outputs[r] becomes inputs[this rank] of rank r."""
         self._expect_parts(outputs, "all_to_all")
         self._expect_parts(inputs, "all_to_all")
-        if device_of(outputs[0]) is not None:
+        if devices.device_of(outputs[0]) is not None:
             received, sent = list(enumerate(outputs)), list(enumerate(inputs))
             return self._exchange(received, sent, outputs)
         arrays = [elements.to_move(output) for output in outputs]
@@ -435,7 +440,7 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
         array, read = elements.to_move(output), elements.to_move(whole)
         parts = array.split(self._rows(output, output_sizes, "output", array.numel()))
         own = read.split(self._rows(whole, input_sizes, "input", read.numel()))
-        if device_of(output) is not None:
+        if devices.device_of(output) is not None:
             return self._exchange(list(enumerate(parts)), list(enumerate(own)), [output])
         received, sent = self.poster.where(enumerate(parts), enumerate(own), self._rank)
         operation = self.session.all_to_all(received, sent, async_op=True)
