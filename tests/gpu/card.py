@@ -73,6 +73,10 @@ def calls_of(machine: Machine) -> list[list[Step]]:
             with_torch(300, "training.py", "training, against DDP with NCCL"),
         ],
         [
+            with_torch(250, "backend.py", "the backend of torch.distributed", "default"),
+            with_torch(250, "backend.py", "the same backend, of expandable segments", "expandable"),
+        ],
+        [
             with_torch(270, "nodes.py", "two nodes on one GPU, by NCCL", "nccl"),
             with_torch(270, "nodes.py", "two nodes on one GPU, by pinned memory", "staged"),
         ],
