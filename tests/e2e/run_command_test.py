@@ -7,8 +7,10 @@ import importlib.util
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -18,6 +20,7 @@ import headrace.__main__ as command
 from headrace import report
 from support.service import build_directory, client_environment
 from support.unittests import run_tests
+from torchrun import STREAMS
 
 # Two ranks, as torchrun would start them; the first prints where the service is.
 AVERAGES = """
@@ -32,6 +35,23 @@ if __name__ == "__main__":
     for each in ranks: each.start()
     for each in ranks: each.join()
     print(os.environ["HEADRACE_SOCKET"], [each.exitcode for each in ranks])
+"""
+# What a trainer has who changed one word: the backend.
+TRAIN_PY = """
+import torch
+import torch.distributed as dist
+import headrace.torch
+dist.init_process_group("headrace")
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.full((2, 8), dist.get_rank() + 1.0)).sum().backward()
+    optimizer.step()
+total = torch.full((1,), dist.get_rank() + 1.0)
+dist.all_reduce(total)
+print("rank", dist.get_rank(), "of", dist.get_world_size(), total.item(), model.module.bias.tolist(), flush=True)
 """
 LIMIT_S = 240  # a busy machine takes a minute to import torch
 
@@ -69,7 +89,7 @@ if __name__ == "__main__":
 class Runs(unittest.TestCase):
     """How the command is started and looked at."""
 
-    def run_with(self, *arguments: str, **changes: str) -> subprocess.Popen[str]:
+    def run_with(self, *arguments: str, folder: str | None = None, **changes: str) -> subprocess.Popen[str]:
         environment = {
             **client_environment(),
             "HEADRACE_HEADRACED": os.path.join(build_directory(), "headraced"),
@@ -77,14 +97,16 @@ class Runs(unittest.TestCase):
         }
         process = subprocess.Popen(
             [sys.executable, "-B", "-m", "headrace", *arguments],
-            env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
         return process
 
-    def finished(self, *arguments: str, **changes: str) -> tuple[int, str, str]:
-        process = self.run_with(*arguments, **changes)
+    def finished(
+        self, *arguments: str, folder: str | None = None, **changes: str
+    ) -> tuple[int, str, str]:
+        process = self.run_with(*arguments, folder=folder, **changes)
         out, err = process.communicate(timeout=LIMIT_S)
         return process.returncode, out, err
 
@@ -131,6 +153,31 @@ class Run(Runs):
         self.assertEqual(codes, "[0, 0]")
         self.assertFalse(os.path.exists(os.path.dirname(path)))
         self.assertEqual(self.services_at(os.path.dirname(path)), [])
+
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "no torch (package python3-torch)")
+    def test_torchrun_finds_the_service(self) -> None:
+        """`headrace run -- torchrun --nproc_per_node 2 train.py`, word for word."""
+        with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
+            with open(os.path.join(folder, "train.py"), "w") as script:
+                script.write(TRAIN_PY)
+            probe.bind(("127.0.0.1", 0))
+            # Debian's package has no program of that name; the module is what it would run. Other tests use
+            # torchrun's usual port.
+            streams = " ".join([*STREAMS, "--log_dir", os.path.join(folder, "logs")])
+            torchrun = os.path.join(folder, "torchrun")
+            with open(torchrun, "w") as script:
+                script.write(f"#!/bin/sh\nexec {sys.executable} -B -m torch.distributed.run {streams} "
+                             f'--master_port {probe.getsockname()[1]} "$@"\n')  # fmt: skip
+            os.chmod(torchrun, 0o755)
+            probe.close()
+            code, out, err = self.finished(
+                "run", "--", "torchrun", "--nproc_per_node", "2", "train.py", folder=folder,
+                PATH=f"{folder}:{os.environ['PATH']}", OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo",
+            )  # fmt: skip
+        self.assertEqual(code, 0, err)
+        told = sorted(re.findall(r"rank (\d) of 2 3\.0 (\[.*\])", out))
+        self.assertEqual([rank for rank, _ in told], ["0", "1"], out + err)
+        self.assertEqual(told[0][1], told[1][1])
 
     def test_the_commands_end_is_its_own(self) -> None:
         self.assertEqual(self.finished("run", "--", "/bin/sh", "-c", "exit 7")[0], 7)
