@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import collections
 import contextlib
 import threading
 import weakref
@@ -20,6 +19,7 @@ from headrace.pieces import one_by_one
 from headrace.session import Session
 from headrace.torch import devices, elements
 from headrace.torch.jobs import attach
+from headrace.torch.kept_work import KeptWork
 from headrace.torch.posting import Poster, StreamOperation
 from headrace.torch.reconfigure import Reconfigurable
 from headrace.torch.stream_work import StreamWork
@@ -27,9 +27,6 @@ from headrace.torch.work import Completer, Work
 
 Tensors = Sequence[torch.Tensor]
 
-# Older versions let go of a Python object that C++ still waits for. As many operations may be open.
-_KEPT = 1024
-_KEPT_WITH_RESULTS = 64  # of those that have ended, where nobody has waited
 # The tag of messages among all on GPUs, which no caller can give: torch's tags have 63 bits.
 _EXCHANGE = 1 << 63
 
@@ -62,10 +59,9 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
     def _start(self, session: Session) -> None:
         self.poster = _posters[session] = Poster(session)
         self._completer = Completer(f"headrace-{session.job}")
-        self._kept: collections.deque[Work] = collections.deque(maxlen=_KEPT)
+        self._kept = KeptWork()
         self._together: list[Work] | None = None
         self._sequence_number = 0
-        self._unended: collections.deque[Work] = collections.deque()  # as far as is known
         self._rank, self._size = session.rank, session.world_size
         self._session = session
         if self._codec is not None:
@@ -384,7 +380,7 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
             operations += _post(self.session.send, elements.to_move(tensor), other, tag)
         work = self._work(operations, tensors, None, source=-1)
         if isinstance(work, StreamWork):
-            self._look_after(work)
+            self._kept.look_after(work)
         return work
 
     def recv(self, tensors: Tensors, other: int, tag: int = 0) -> Work:
@@ -518,20 +514,9 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
         return work
 
     def _keep(self, work: Work) -> None:
-        self._kept.append(work)
-        if len(self._kept) > _KEPT_WITH_RESULTS:
-            self._kept[-_KEPT_WITH_RESULTS - 1].forget_results()
+        self._kept.add(work)
         if not isinstance(work, StreamWork):  # whose results come when a stream waits
-            self._look_after(work)
-
-    def _look_after(self, work: Work) -> None:
-        # Nobody need wait for it: what its tensors were copied into is used again when it has ended.
-        self._unended.append(work)
-        while len(self._unended) > 1:
-            oldest = self._unended.popleft()
-            if not oldest.look():
-                self._unended.append(oldest)
-                return
+            self._kept.look_after(work)
 
     def _expect_parts(self, parts: Tensors, what: str) -> None:
         if len(parts) != self._size:
