@@ -20,6 +20,8 @@ constexpr double kNoiseShare = 0.03;
 // The prior weighs as much as this share of the samples, at a size that shows the startup.
 constexpr double kPriorShare = 0.05;
 constexpr double kPriorBytes = 16384;
+// What a sample of an earlier plan weighs, once there are enough of the last one.
+constexpr double kEarlierPlanWeight = 0.25;
 
 struct Weighted {
   double value = 0;
@@ -48,16 +50,29 @@ double WeightOf(double bytes_s) {
 
 }  // namespace
 
-void LaneSamples::Add(double bytes, double seconds) {
+void LaneSamples::Add(std::uint32_t plan, double bytes, double seconds) {
   if (!(bytes > 0) || !(seconds > 0)) return;
   AddBound(bytes, seconds);
+  if (plan != last_plan_) of_last_plan_ = 0;
+  last_plan_ = plan;
+  ++of_last_plan_;
+  const PlanSample sample{.cost = {bytes, seconds}, .plan = plan};
   if (samples_.size() < kSamplesMax) {
-    samples_.push_back({bytes, seconds});
+    samples_.push_back(sample);
     return;
   }
   HR_CHECK(next_ < samples_.size(), next_);
-  samples_[next_] = {bytes, seconds};
+  samples_[next_] = sample;
   next_ = (next_ + 1) % kSamplesMax;
+}
+
+std::vector<double> LaneSamples::Weights() const {
+  const double earlier = of_last_plan_ < kOfPlanMin ? 1 : kEarlierPlanWeight;
+  std::vector<double> weights(samples_.size());
+  std::ranges::transform(samples_, weights.begin(), [&](const PlanSample& sample) {
+    return sample.plan == last_plan_ ? 1 : earlier;
+  });
+  return weights;
 }
 
 void LaneSamples::AddBound(double bytes, double seconds) {
@@ -79,16 +94,20 @@ transport::CostLine LaneSamples::Fit(const transport::CostLine& prior) const {
   // rate leaves it, which small ones tell. Least squares over both would not do: however many small
   // ones there are, they are out of line together, and seem to have waited.
   transport::CostLine line = prior;
+  const std::vector<double> weights = Weights();
+  double all_weight = 0;
+  for (const double each : weights) all_weight += each;
   std::vector<Weighted> values(samples_.size());
   for (int round = 0; round < kRounds; ++round) {
     for (std::size_t i = 0; i < samples_.size(); ++i) {
-      const transport::CostSample& sample = samples_[i];
-      values[i] = {(sample.seconds - line.startup_s) / sample.bytes, sample.bytes};
+      const transport::CostSample& cost = samples_[i].cost;
+      values[i] = {(cost.seconds - line.startup_s) / cost.bytes, weights[i] * cost.bytes};
     }
     line.s_per_byte = std::max(Quantile(values, kRateShare), transport::kSecondsPerByteMin);
     for (std::size_t i = 0; i < samples_.size(); ++i) {
-      const double bytes_s = line.s_per_byte * samples_[i].bytes;
-      values[i] = {samples_[i].seconds - bytes_s, WeightOf(bytes_s)};
+      const transport::CostSample& cost = samples_[i].cost;
+      const double bytes_s = line.s_per_byte * cost.bytes;
+      values[i] = {cost.seconds - bytes_s, weights[i] * WeightOf(bytes_s)};
     }
     const double most_s = Quantile(values, kStartupShare);
     double startup_s = 0;
@@ -98,8 +117,8 @@ transport::CostLine LaneSamples::Fit(const transport::CostLine& prior) const {
       weight += each.weight;
     }
     if (prior.s_per_byte > 0) {
-      const double prior_weight = kPriorShare * static_cast<double>(samples_.size()) *
-                                  WeightOf(line.s_per_byte * kPriorBytes);
+      const double prior_weight =
+          kPriorShare * all_weight * WeightOf(line.s_per_byte * kPriorBytes);
       startup_s += (prior.Seconds(kPriorBytes) - line.s_per_byte * kPriorBytes) * prior_weight;
       weight += prior_weight;
     }

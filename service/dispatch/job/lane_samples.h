@@ -20,13 +20,17 @@ class LaneSamples {
   // startup.
   static constexpr std::size_t kSamplesMax = 768;
   static constexpr std::size_t kSamplesMin = 4;
+  // From so many samples of the last plan on those of earlier ones weigh less.
+  static constexpr std::size_t kOfPlanMin = 8;
 
   LaneSamples() { samples_.reserve(kSamplesMax); }
 
-  void Add(double bytes, double seconds);
+  // `plan`: the version of the one in force.
+  void Add(std::uint32_t plan, double bytes, double seconds);
   // What was seen so far says nothing any more.
   void Clear() {
     samples_.clear();
+    of_last_plan_ = 0;
     quickest_ = {};
     next_ = 0;
   }
@@ -40,8 +44,18 @@ class LaneSamples {
   transport::CostLine Fit(const transport::CostLine& prior) const;
 
  private:
-  std::vector<transport::CostSample> samples_;  // a ring
-  transport::CostSample quickest_{};            // of all and of bounds, for each byte; or none
+  struct PlanSample {
+    transport::CostSample cost;
+    std::uint32_t plan = 0;
+  };
+
+  // By sample; 1 for those of the last plan.
+  std::vector<double> Weights() const;
+
+  std::vector<PlanSample> samples_;   // a ring
+  std::uint32_t last_plan_ = 0;       // of the sample that was added last
+  std::size_t of_last_plan_ = 0;      // samples
+  transport::CostSample quickest_{};  // of all and of bounds, for each byte; or none
   std::size_t next_ = 0;
 };
 

@@ -121,8 +121,10 @@ void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, co
 void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& part,
                       const transport::CodecUse& use, double bytes, double seconds) const {
   LaneSamples& samples = job.samples[SampleOf(part.queued.lane)];
+  const WirePlan* const in_force = job.gradients->plan();
+  const std::uint32_t plan = in_force != nullptr ? in_force->plan->version : 0;
   const Codec codec = IsBetweenNodes(part.queued.lane) ? job.CodecOf(operation) : Codec();
-  if (codec == Codec::kNone || use.plain_bytes == 0) return samples.Add(bytes, seconds);
+  if (codec == Codec::kNone || use.plain_bytes == 0) return samples.Add(plan, bytes, seconds);
   const auto block_bytes = static_cast<double>(part.queued.bytes);
   job.codec_samples.Add(codec, block_bytes, use, operation.iteration);
   const double share = static_cast<double>(use.sent_bytes) / static_cast<double>(use.plain_bytes);
@@ -132,7 +134,7 @@ void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& par
                              static_cast<std::uint32_t>(job.nodes()->data_nodes_count()));
   const double wire_s = seconds - coding_s / pieces;
   constexpr double kProcessorBound = 0.8;
-  if (coding_s < kProcessorBound * wire_s) return samples.Add(bytes * share, wire_s);
+  if (coding_s < kProcessorBound * wire_s) return samples.Add(plan, bytes * share, wire_s);
   samples.AddBound(bytes * share, wire_s);
 }
 

@@ -8,6 +8,7 @@ namespace headrace::service {
 namespace {
 
 constexpr transport::CostLine kTrue{2e-4, 8e-9};
+constexpr std::uint32_t kPlan = 2;
 
 // The sizes of a model's gradients: many small ones, a few large.
 constexpr double kSizes[] = {512,   512,   1024,   2048, 4096, 16384,
@@ -16,7 +17,7 @@ constexpr double kSizes[] = {512,   512,   1024,   2048, 4096, 16384,
 TEST(LaneSamples, FindTheLineOfBlocksOfAllSizes) {
   LaneSamples samples;
   for (int iteration = 0; iteration < 3; ++iteration) {
-    for (const double size : kSizes) samples.Add(size, kTrue.Seconds(size));
+    for (const double size : kSizes) samples.Add(kPlan, size, kTrue.Seconds(size));
   }
   const transport::CostLine line = samples.Fit({});
   EXPECT_NEAR(line.startup_s, kTrue.startup_s, 2e-6);
@@ -28,7 +29,7 @@ TEST(LaneSamples, BlocksThatWaitedForAnotherNodeDoNotBendIt) {
   int count = 0;
   for (int iteration = 0; iteration < 6; ++iteration) {
     for (const double size : kSizes) {
-      samples.Add(size, kTrue.Seconds(size) * (++count % 5 == 0 ? 3 : 1));
+      samples.Add(kPlan, size, kTrue.Seconds(size) * (++count % 5 == 0 ? 3 : 1));
     }
   }
   const transport::CostLine line = samples.Fit({});
@@ -39,7 +40,8 @@ TEST(LaneSamples, BlocksThatWaitedForAnotherNodeDoNotBendIt) {
 TEST(LaneSamples, SmallBlocksThatABurstLetsThroughDoNotMakeTheRate) {
   LaneSamples samples;
   for (int iteration = 0; iteration < 3; ++iteration) {
-    for (const double size : kSizes) samples.Add(size, size <= 262144 ? 5e-5 : kTrue.Seconds(size));
+    for (const double size : kSizes)
+      samples.Add(kPlan, size, size <= 262144 ? 5e-5 : kTrue.Seconds(size));
   }
   const transport::CostLine line = samples.Fit(kTrue);
   EXPECT_NEAR(line.s_per_byte, kTrue.s_per_byte, 0.1 * kTrue.s_per_byte);
@@ -55,7 +57,7 @@ TEST(LaneSamples, ManySmallBlocksTellTheStartupHoweverTheyDiffer) {
   for (int i = 0; i < 162; ++i) {
     const double size = i % 3 == 0 ? 1.9e6 : 2048;
     const double startup_s = 5e-5 + 5e-5 * (i * 7 % 5);  // 50 to 250 us
-    samples.Add(size, startup_s + 8e-9 * size);
+    samples.Add(kPlan, size, startup_s + 8e-9 * size);
     whole_s += startup_s + 8e-9 * size;
     bytes += size;
     ++count;
@@ -68,7 +70,7 @@ TEST(LaneSamples, ManySmallBlocksTellTheStartupHoweverTheyDiffer) {
 
 TEST(LaneSamples, OfOneSizeTheStartupIsThatOfThePrior) {
   LaneSamples samples;
-  for (int i = 0; i < 20; ++i) samples.Add(4e6, kTrue.Seconds(4e6));
+  for (int i = 0; i < 20; ++i) samples.Add(kPlan, 4e6, kTrue.Seconds(4e6));
   const transport::CostLine line = samples.Fit({2e-4, 1e-8});
   EXPECT_NEAR(line.startup_s, 2e-4, 5e-5);
   EXPECT_NEAR(line.Seconds(4e6), kTrue.Seconds(4e6), 0.01 * kTrue.Seconds(4e6));
@@ -83,7 +85,7 @@ TEST(LaneSamples, WithFewSamplesThePriorIsNoSlowerThanWhatWasSeen) {
   EXPECT_NEAR(line.Seconds(4e6), 0.1, 1e-9);
   EXPECT_NEAR(line.startup_s / line.s_per_byte, slow.startup_s / slow.s_per_byte, 1e-6);
   EXPECT_EQ(samples.Fit(kTrue), kTrue) << "which is quicker";
-  samples.Add(4e6, 0.04);
+  samples.Add(kPlan, 4e6, 0.04);
   samples.AddBound(1e6, 0.02);
   line = samples.Fit(slow);
   EXPECT_NEAR(line.Seconds(4e6), 0.04, 1e-9);
@@ -94,6 +96,26 @@ TEST(LaneSamples, WithFewSamplesThePriorIsNoSlowerThanWhatWasSeen) {
   samples.AddBound(4e6, 0);
   samples.AddBound(4e6, std::numeric_limits<double>::quiet_NaN());
   EXPECT_NEAR(samples.Fit(slow).Seconds(4e6), 0.04, 1e-9);
+}
+
+// The ring outlives plans: after the warm-up under wfbp it is full of small blocks that were slow
+// beside others, when a plan of few large ones is in force.
+TEST(LaneSamples, BlocksOfAnEarlierPlanWeighLessOnceThereAreEnough) {
+  const transport::CostLine slow{1e-3, 1.1e-8};
+  const transport::CostLine fast{2e-4, 8e-9};
+  constexpr double kLarge = 64e6;
+  LaneSamples samples;
+  for (std::size_t i = 0; i < LaneSamples::kSamplesMax; ++i) {
+    samples.Add(kPlan, 1e6, slow.Seconds(1e6));
+  }
+  constexpr std::size_t kFew = LaneSamples::kOfPlanMin - 1;
+  for (std::size_t i = 0; i < kFew; ++i) samples.Add(kPlan + 1, kLarge, fast.Seconds(kLarge));
+  EXPECT_GT(samples.Fit({}).Seconds(kLarge), 1.2 * fast.Seconds(kLarge)) << "too few to tell";
+  samples.Add(kPlan + 1, kLarge, fast.Seconds(kLarge));
+  EXPECT_NEAR(samples.Fit({}).Seconds(kLarge), fast.Seconds(kLarge), 0.03 * fast.Seconds(kLarge));
+  // A plan that follows begins to count anew.
+  samples.Add(kPlan + 2, kLarge, fast.Seconds(kLarge));
+  EXPECT_GT(samples.Fit({}).Seconds(kLarge), 1.2 * fast.Seconds(kLarge));
 }
 
 TEST(LaneSamples, WithoutSamplesThePriorStands) { EXPECT_EQ(LaneSamples().Fit(kTrue), kTrue); }
