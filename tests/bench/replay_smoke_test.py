@@ -18,6 +18,7 @@ sys.dont_write_bytecode = True
 import replay_report
 from model_profile import Model, ProfileError, Tensor, read_model
 from replaying import Case, figure
+from support.policies import POLICIES as EVERY_POLICY
 
 TINY = {
     "format": "headrace-profile/1",
@@ -81,6 +82,19 @@ def check_profiles() -> None:
         ('{"tensors": [' + good.replace("0.5", "-1") + "]}", "tensors[0].backward_s", "-1", "0 or more"),
         ('{"tensors": [' + good.replace("0.5", "NaN") + "]}", "tensors[0].backward_s", "nan"),
         ('{"tensors": [' + good.replace("0}", '"1"}') + "]}", "tensors[0].forward_s", "'1'"),
+    ):
+        refused(text, *wanted)
+    # Each error has its line, however the file is laid out.
+    row = good.replace("{", "{\n  ").replace(", ", ",\n  ")
+    lines = '{"dtype": "float32",\n"tensors": [\n' + row + ",\n" + row + "\n]}"
+    last = lines.rindex
+    for text, *wanted in (
+        (lines.replace("float32", "int9"), "line 1:", "dtype"),
+        (lines[: last("4")] + "0" + lines[last("4") + 1 :], "line 10:", "tensors[1].elements"),
+        (lines[: last("0")] + "-3" + lines[last("0") + 1 :], "line 12:", "tensors[1].forward_s", "-3"),
+        (lines.replace('"elements"', '"size"', 1), "line 3:", "tensors[0].elements", "missing"),
+        ('{"tensors":\n[\n4]}', "line 3:", "tensors[0]"),
+        ('{"model": {"tensors": [0]},\n\n"tensors": []}', "line 3:", "tensors"),
     ):
         refused(text, *wanted)
     with tempfile.TemporaryDirectory() as folder:
@@ -154,14 +168,14 @@ def check_goals() -> None:
     assert [goal["what"] for goal in varying] == ["exact / wfbp"] and not varying[0]["met"]
 
 
-def check_run(build: str, *flags: str) -> str:
+def check_run(build: str, *flags: str, policies: list[str] = POLICIES, iterations: int = 3) -> str:
     """Why it was skipped, if it was."""
     with tempfile.TemporaryDirectory() as folder:
         profile, path = Path(folder) / "tiny.json", Path(folder) / "replay.json"
         profile.write_text(json.dumps(TINY))
         command = [str(HERE / "replay"), "--build", build, "--json", str(path), "--nodes", "2"]
-        command += ["--profiles", str(profile), "--ratios", "1", "--policies", *POLICIES]
-        command += ["--iterations", "3", "--rounds", "1", "--rate-mbit", "400", "--quiet", *flags]
+        command += ["--profiles", str(profile), "--ratios", "1", "--policies", *policies]
+        command += ["--iterations", str(iterations), "--rounds", "1", "--rate-mbit", "400", "--quiet", *flags]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode == 77:
             return done.stdout.strip()
@@ -171,9 +185,9 @@ def check_run(build: str, *flags: str) -> str:
     found = [(case["profile"], case["nodes"], case["servers"], case["jitter"]) for case in result["cases"]]
     assert found == [("tiny", 2, int("--servers" in flags), jitter) for jitter in jitters], result["cases"]
     for case in result["cases"]:
-        assert [found["policy"] for found in case["figures"]] == POLICIES, case
+        assert [found["policy"] for found in case["figures"]] == policies, case
         for found in case["figures"]:
-            assert found["samples"] == 3 and found["values_checked"] > 0, found
+            assert found["samples"] == iterations and found["values_checked"] > 0, found
             assert found["measured_s"] > 0 and found["lower_bound_s"] > 0, found
             assert found["blocks"] >= 1 and min(found["plan_versions"]) >= 2, found
         assert case["title"] in done.stdout
@@ -191,6 +205,11 @@ if __name__ == "__main__":
         reason = check_run(sys.argv[1], "--delay-us", "500")
     if not reason:
         reason = check_run(sys.argv[1], "--servers", "1", "--jitter", "0")
+    once = ("--jitter", "0", "--rate-mbit", "1000")
+    if not reason:
+        reason = check_run(sys.argv[1], *once, policies=list(EVERY_POLICY), iterations=1)
+    if not reason:  # reduce-scatters and all-gathers in the node and between nodes
+        reason = check_run(sys.argv[1], *once, "--ranks-per-node", "2", policies=["dear"], iterations=1)
     if reason:
         print(reason)
         sys.exit(77)

@@ -39,6 +39,7 @@ class Case:
     delay_us: float = 0.0  # of the links, one way
     flags: tuple[str, ...] = ()  # of the services
     servers: int = 0  # nodes without ranks that sum for the others
+    ranks_per_node: int = 1
 
     @property
     def communication_s(self) -> float:
@@ -57,8 +58,9 @@ class Case:
     def title(self) -> str:
         varying = f", times vary by {100 * self.jitter:g} %" if self.jitter else ""
         far = f", links of {self.delay_us:g} us" if self.delay_us else ""
+        ranks = f" of {self.ranks_per_node} ranks" if self.ranks_per_node > 1 else ""
         some = f" and {self.servers} server{'s' if self.servers > 1 else ''}" if self.servers else ""
-        return f"{self.model.name}, {self.nodes} nodes{some}, ratio {self.ratio:g}{far}{varying}"
+        return f"{self.model.name}, {self.nodes} nodes{ranks}{some}, ratio {self.ratio:g}{far}{varying}"
 
     @property
     def seconds_max(self) -> float:
@@ -105,12 +107,12 @@ class RunningCase:
             self._far.close()
 
     def play(self, policy: str, job: str, iterations: int, seed: int) -> list[dict]:
-        """One job, a rank on each node; what each rank's replay says, in the order of ranks."""
+        """One job, its ranks on each node; what each rank's replay says, in the order of ranks."""
         programs = []
         try:
-            for rank, node in enumerate(self.cluster.nodes[: self.case.nodes]):
+            for rank in range(self.case.nodes * self.case.ranks_per_node):
                 programs.append(
-                    node.start(
+                    self.cluster[rank // self.case.ranks_per_node].start(
                         self._command(policy, job, rank, iterations, seed),
                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                         stderr=subprocess.PIPE, text=True,
@@ -141,10 +143,12 @@ class RunningCase:
     def _command(self, policy: str, job: str, rank: int, iterations: int, seed: int) -> list[str]:
         case = self.case
         return [
-            str(self.build / "headracectl"), "--socket", self.services[rank].socket, "--json",
+            str(self.build / "headracectl"),
+            "--socket", self.services[rank // case.ranks_per_node].socket, "--json",
             "replay", str(case.model.path), "--policy", policy, "--iterations", str(iterations),
             "--scale", repr(case.scale), "--jitter", str(case.jitter), "--seed", str(seed),
-            "--job", job, "--rank", str(rank), "--world-size", str(case.nodes),
+            "--job", job, "--rank", str(rank),
+            "--world-size", str(case.nodes * case.ranks_per_node),
             "--rendezvous", self.services.rendezvous,
             "--architecture", "parameter-server" if case.servers else "all-reduce",
         ]  # fmt: skip
@@ -217,6 +221,7 @@ def measure_case(
         "bytes": case.model.bytes,
         "nodes": case.nodes,
         "servers": case.servers,
+        "ranks_per_node": case.ranks_per_node,
         "ratio": case.ratio,
         "jitter": case.jitter,
         "delay_us": case.delay_us,
