@@ -44,6 +44,47 @@ WORDS_ALLOWED = {
     r"^tests/.*(ddp|torch)\w*\.py$": "tests that hook",
 }
 
+# Names that were metaphors, or meant several things, and what stands for them now. Whole names of types and files.
+REPLACED = {
+    "Company": "RecentUsers",
+    "Crew": "WorkerPool",
+    "Deed": "Action",
+    "Desk": "a thin kj layer and a pure half",
+    "Door": "CallGate",
+    "Entrance": "Bootstrap",
+    "Gate": "SendPacer, or what it holds up",
+    "Helm": "AdminRequests",
+    "Inquiry": "WaitQuery",
+    "Inside": "CallScope",
+    "Late": "StragglerMonitor",
+    "Ledger": "MemoryAccounting, or what it checks",
+    "NcclCast": "NcclCommunicatorCache",
+    "NcclSeat": "NcclRank",
+    "NcclSeating": "NcclRank",
+    "NoControl": "DisconnectedControl",
+    "Patient": "DiagnosticInput",
+    "Performance": "ReplayResult",
+    "Player": "ReplayRank",
+    "Pulse": "Heartbeat",
+    "Roster": "RankTable",
+    "Score": "ReplayConfig",
+    "Seat": "RankSlot",
+    "Steersman": "JobSettings",
+    "Wish": "a request, or a setting change",
+    "Wishes": "AdminRequests",
+    "Witness": "FailureEvidence",
+}
+REPLACED_TYPE = re.compile(
+    rf"\b(?:class|struct|enum(?: class)?)\s+({'|'.join(REPLACED)}|\w+(?:Notes|Wish))\b(?!\s*;)"
+)
+# In programs: functions whose name is a verb that says nothing, or was one of these.
+REPLACED_FUNCTION = re.compile(
+    r"^\s*(?:[\w:<>,&*\[\]]+\s+)+(?:\w+::)?"
+    r"(Take|Tell|Say|Give|Come|Go|Look|Hear|Meet|(?:Hear|Tell|Say)[A-Z]\w*|TakeErrands|TakeWish"
+    r"|BlockMoves|BlockRests)\((?!\))"
+)
+PROGRAMS = ("client/lib/", "client/cli/", "ipc/", "service/", "transport/")
+
 QUESTION = re.compile(r"^# .+\?$")
 
 
@@ -143,6 +184,30 @@ def one_word_for_one_thing(tree: Tree) -> Findings:
                 findings.append(
                     f'{path}:{number}: says "{match.group(0)}": {line.strip()[:80]}'
                 )
+    return findings
+
+
+def _stem_of(path: str) -> str:
+    """The name of a type as its file spells it: rank_slot_test.cc is of RankSlot."""
+    return re.sub(r"(_test)?\.\w+$", "", path.rpartition("/")[2]).title().replace("_", "")
+
+
+def words_that_were_replaced(tree: Tree) -> Findings:
+    """Types, files and functions have no name that another has taken the place of."""
+    findings = []
+    for path, text in tree.items():
+        if not (is_cpp(path) or is_python(path, text)) or path.startswith("tests/tidy/"):
+            continue
+        if (stem := _stem_of(path)) in REPLACED:
+            findings.append(f"{path}: is now called {REPLACED[stem]}")
+        for number, line in numbered_lines(text):
+            code = line.split("//")[0]
+            if match := REPLACED_TYPE.search(code):
+                now = REPLACED.get(match[1], "a request, or a state")
+                findings.append(f"{path}:{number}: {match[1]} is now called {now}")
+            match = REPLACED_FUNCTION.match(code) if path.startswith(PROGRAMS) else None
+            if match and not re.match(r"\s*(return|else|co_return)\b", code):
+                findings.append(f"{path}:{number}: {match[1]} does not say what the function does")
     return findings
 
 
@@ -275,6 +340,24 @@ RULES = {
             {"ipc/a.h": "int chunk_size;"},
             {"README.md": "Each worker"},
             {"a.py": "gradient_buckets"},
+        ],
+    ),
+    words_that_were_replaced: (
+        {
+            "service/a.cc": "// class Desk\nstruct RankSlot {};\nvoid OnRankLate(int rank);\n  return Tell(1);\n",
+            "tests/a.cc": "void Tell(int a);\n",
+            "client/lib/call_gate.h": "class CallGate;\n",
+        },
+        [
+            {"service/a.h": "class Desk {\n"},
+            {"tests/sim/a.h": "  struct Seat {\n"},
+            {"service/dispatch/a.h": "struct SlowNotes {\n"},
+            {"tests/unit/a.h": "struct AttachWish {\n"},
+            {"tests/sim/ledger.cc": ""},
+            {"tests/unit/late_test.cc": ""},
+            {"service/a.h": "  void TellRank(const Job& job);\n"},
+            {"service/a.cc": "bool Leader::Hear(Message message) {\n"},
+            {"client/a.py": "class Wish: pass\n"},
         ],
     ),
     folders_open_with_their_question: (

@@ -11,7 +11,7 @@ std::uint64_t BytesOf(const plan::Profile& profile, std::uint32_t tensor) {
   return profile.tensors[tensor].elements * SizeOf(profile.dtype);
 }
 
-std::string PartInWords(const plan::Part& part, const plan::Profile& profile) {
+std::string PartText(const plan::Part& part, const plan::Profile& profile) {
   const std::string& name = profile.tensors[part.tensor].name;
   const std::uint64_t whole = BytesOf(profile, part.tensor);
   if (part.bytes == whole) return name;
@@ -40,22 +40,22 @@ std::string Contents(const plan::Block& block, const plan::Profile& profile) {
   const auto whole = [&](std::size_t index) {
     return parts[index].bytes == BytesOf(profile, parts[index].tensor);
   };
-  std::string words;
+  std::string text;
   for (std::size_t first = 0; first < parts.size();) {
     std::size_t last = first;
     while (whole(first) && last + 1 < parts.size() && whole(last + 1) &&
            parts[last + 1].tensor == parts[last].tensor + 1) {
       ++last;
     }
-    if (!words.empty()) words += ", ";
-    words += PartInWords(parts[first], profile);
+    if (!text.empty()) text += ", ";
+    text += PartText(parts[first], profile);
     if (last > first) {
-      words += (last > first + 1 ? " .. " : ", ") + PartInWords(parts[last], profile);
+      text += (last > first + 1 ? " .. " : ", ") + PartText(parts[last], profile);
     }
-    if (last > first + 1) words += fmt::format(" ({} tensors)", last - first + 1);
+    if (last > first + 1) text += fmt::format(" ({} tensors)", last - first + 1);
     first = last + 1;
   }
-  return words;
+  return text;
 }
 
 }  // namespace headrace::plan::tool
