@@ -22,7 +22,7 @@ struct CodecCost {
   friend bool operator==(const CodecCost&, const CodecCost&) = default;
 };
 
-// Of different codecs; a node reports no more, parameters included.
+// Costs of different codecs; a node reports no more, parameters included.
 inline constexpr std::size_t kCodecCostsMax = 16;
 // No processor is as slow.
 inline constexpr double kCodecSecondsPerByteMax = 1e-3;

@@ -10,7 +10,7 @@ namespace headrace {
 // "unknown dtype 9 (known: float32, float64, ...)".
 std::string UnknownDTypeText(std::int64_t number);
 std::string UnknownReductionText(std::int64_t number);
-// Of a record's kind, so that sends and receives are among those known.
+// For a record's kind, so that sends and receives are among those known.
 std::string UnknownKindText(std::int64_t number);
 
 }  // namespace headrace

@@ -66,7 +66,7 @@ ReportQuorum DescribeMembers(std::uint32_t number, const AskedQuestion& question
     }
     if (report.membership.RankOf(number_of)) report.members.push_back(std::move(member));
   }
-  // Of a job of which nothing is known here there is one member at least.
+  // A job of which nothing is known here has one member at least.
   if (report.membership.members.empty()) report.membership.members.push_back(0);
   for (const auto& [number_of, applicant] : question.applicants) {
     if (report.members.size() >= transport::kMembersMax) break;

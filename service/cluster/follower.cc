@@ -13,7 +13,7 @@ namespace headrace::service {
 namespace {
 
 constexpr NodeId kHere = 1;  // the only node that the leader in here knows
-// Of messages between it and this: a job takes a round for each step until it runs, and one for its
+// Rounds of messages with it: a job takes one for each phase until it runs, and one for its
 // first plan.
 constexpr int kHomeRoundsMax = 16;
 

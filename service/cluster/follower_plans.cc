@@ -64,7 +64,7 @@ void FollowerPlans::Handle(Job& job, const PlanPiece& piece) {
   if (*plan == nullptr) return;
   job.offered = *plan;
   job.offered_acked = false;
-  // Of what this node is about to use, not of what it was sent.
+  // The hash is that of what this node is about to use, not of what it was sent.
   job.offered_hash = plan::HashOf(*job.offered);
   jobs_.SendToDispatch({PlanOffer{.job = job.id, .plan = job.offered, .hash = job.offered_hash}});
 }

@@ -207,7 +207,7 @@ void FollowerSteps::Handle(Job& job, const StartJob& start) {
       !status) {
     return jobs_.OnProtocolError(job, "agreed on " + status.error().text());
   }
-  // Of what this node is about to use, not of what it was sent.
+  // The hash is that of what this node is about to use, not of what it was sent.
   const std::uint64_t hash =
       HashOf(job.agreement) ^ (FollowedJobs::IsLedHere(job) ? 0 : jobs_.options().hash_salt);
   if (hash == start.hash) {

@@ -113,7 +113,7 @@ void LeaderMembers::OnJoinJob(NodeId node, const JoinJob& join, TimeNs now) {
     if (job.parts.empty()) {
       jobs_.all().erase(*number);
     } else if (status.code() == Code::kMismatch) {
-      // Of one user, who contradicts himself: the job cannot come about.
+      // One user, who contradicts himself: the job cannot form.
       for (const Part& other : job.parts) NoteRefused(other.node, status.error().text());
       jobs_.Fail(job, status.code(), status.error().text());
     } else if (status.code() != Code::kAlreadyExists) {

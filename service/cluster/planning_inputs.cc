@@ -287,7 +287,7 @@ const CodecCost* FindCost(const NodeSeen& seen, const Codec& codec) {
   return of_kind;
 }
 
-// Of nothing where a node has reported nothing.
+// Kind none where a node has reported nothing.
 CodecCost SlowestCost(std::span<const NodeSeen> seen, const Codec& codec) {
   CodecCost slowest{.codec = codec, .share = 0};
   for (const NodeSeen& node : seen) {

@@ -40,7 +40,7 @@ struct PlanCandidate {
 // "exact, late"
 std::string Describe(const PlanCandidate& candidate);
 
-// Of a plan whose predicted time is the mean over recorded iterations.
+// Belongs to a plan whose predicted time is the mean over recorded iterations.
 struct Choice {
   std::uint32_t iterations = 0;  // that were simulated; 0: none, the prediction is for the medians
   double p90_s = 0;              // nine of ten of them take at most that

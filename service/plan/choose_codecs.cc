@@ -83,7 +83,7 @@ class Chooser {
 
  private:
   std::vector<Codec> ChooseBorders() {
-    // Of all of them, as long as the first `count` in forward order have at least `bytes`.
+    // Chooses among all, as long as the first `count` in forward order have at least `bytes`.
     std::size_t count = work_.size();
     std::uint64_t bytes = 0;
     double best_s = std::min(Seconds(0, 0), Seconds(count, 0));
@@ -162,7 +162,7 @@ class Chooser {
     return codecs;
   }
 
-  // Of an assignment that was tried before as it was then.
+  // An assignment that was tried before costs what it did then.
   double Seconds(std::size_t count, std::uint64_t bytes) {
     if (count == 0) bytes = 0;
     const auto known = seconds_.find({count, bytes});

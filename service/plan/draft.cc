@@ -101,7 +101,7 @@ class Clerk {
       for (const double end_s : table_.end_s) last_s = std::max(last_s, end_s);
       return last_s + work_.forward_s();
     }
-    // Of the tensors in a block the lowest is needed first, so it alone decides.
+    // The lowest tensor of a block is needed first, so it alone decides.
     double iteration_s = work_.backward_s() + work_.forward_s();
     for (std::size_t block = 0; block < draft_.blocks.size(); ++block) {
       iteration_s =

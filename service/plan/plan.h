@@ -83,7 +83,7 @@ struct Plan {
 Plan Finish(Policy policy, const Draft& draft, const Timetable& table, double lower_bound_s);
 Draft DraftOf(const Plan& plan);
 Codec CodecOf(const Plan& plan, std::uint32_t tensor);
-// Of each of so many tensors, as Workload::codecs.
+// The codec of each of so many tensors, as Workload::codecs.
 std::vector<Codec> CodecsOf(const Plan& plan, std::size_t tensors_count);
 bool HasHalves(const Plan& plan);
 

@@ -44,7 +44,7 @@ Assumptions AssumptionsOf(const Workload& work, const Route& route) {
   return made_for;
 }
 
-// Of an iteration, where somebody sets their size: a plan has as many blocks, or nearly.
+// Units of one iteration where their size is set: a plan has as many blocks, or nearly.
 constexpr std::uint64_t kSetUnitsMax = std::uint64_t{1} << 17;
 
 Status CheckInputs(const Profile& profile, const Route& route, const Recording& recording,

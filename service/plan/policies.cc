@@ -36,7 +36,7 @@ std::size_t CodecsCount(const Workload& work, std::span<const Part> parts) {
   return found.size();
 }
 
-// Of a draft's blocks.
+// The mean over a draft's blocks.
 double CodecsInABlock(const Workload& work, const Draft& draft) {
   double sum = 0;
   for (const DraftBlock& block : draft.blocks) {

@@ -33,7 +33,7 @@ void AppendRange(Draft& draft, std::span<const Part> parts, std::uint64_t begin,
   draft.Close();
 }
 
-// Of a plan; beyond it blocks stay whole, which only sizes that hardly grow come to.
+// For one plan; beyond it blocks stay whole, which only sizes that hardly grow reach.
 constexpr std::size_t kPiecesMax = 512;
 
 // The sizes of the pieces of one block, in elements.

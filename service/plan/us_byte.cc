@@ -154,7 +154,7 @@ std::vector<std::uint64_t> UnitSizes(const Workload& work) {
     const double elements = std::ceil(real / static_cast<double>(work.element_bytes));
     sizes.push_back(static_cast<std::uint64_t>(elements) * work.element_bytes);
   }
-  // Of sizes that are equally good the largest is taken, as it makes the fewest blocks.
+  // The largest of equally good sizes is taken, as it makes the fewest blocks.
   std::reverse(sizes.begin(), sizes.end());
   return sizes;
 }

@@ -32,7 +32,7 @@ struct Membership {
 // 1 to kMembersMax members in growing order, each below kEpochMax.
 Status CheckMembership(const Membership& membership);
 
-// Of members by rank; 0 for none. Ranks of two decisions are never one job.
+// The hash of members by rank; 0 for none. Ranks of two decisions are never one job.
 std::uint64_t HashOfMembers(const std::vector<std::uint32_t>& members);
 
 // Whether `one` is to be used where both are said of a job. A total order, so that it does not

@@ -44,7 +44,7 @@ struct SlowRank {
 
   std::uint32_t rank = 0;
   bool evicted = false;
-  // Of the time that the median of the others takes; 0: it keeps up again.
+  // Its time in percent of the median of the others; 0: it keeps up again.
   std::uint32_t percent = 0;
   std::uint32_t seconds = 0;  // for which it has been slow
 

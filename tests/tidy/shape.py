@@ -211,6 +211,17 @@ def words_that_were_replaced(tree: Tree) -> Findings:
     return findings
 
 
+def comments_name_their_subject(tree: Tree) -> Findings:
+    """A comment that opens with "Of" makes its reader look for what it is about."""
+    return [
+        f"{path}:{number}: opens with what it is of: say what it is first: {line.strip()[:80]}"
+        for path, text in tree.items()
+        if path.startswith(PROGRAMS)
+        for number, line in numbered_lines(text)
+        if re.match(r"\s*// Of [a-z]", line)
+    ]
+
+
 def folders_open_with_their_question(tree: Tree) -> Findings:
     """Each top folder has a README that opens with the question it answers; each folder below has
     one of its own, or stands in that of the folder above it."""
@@ -359,6 +370,10 @@ RULES = {
             {"service/a.cc": "bool Leader::Hear(Message message) {\n"},
             {"client/a.py": "class Wish: pass\n"},
         ],
+    ),
+    comments_name_their_subject: (
+        {"ipc/a.h": "// Bytes of a block.\nint a;  // of all\n", "tests/a.cc": "// Of one.\n"},
+        [{"service/a.h": "  // Of a block.\n"}, {"transport/a.cc": "// Of what is finite.\n"}],
     ),
     folders_open_with_their_question: (
         {"ipc/README.md": "# ipc: what?\n`base/`", "ipc/base/a.h": "", ".ci/run": ""},

@@ -6,7 +6,7 @@
 namespace headrace::transport {
 
 inline constexpr std::size_t kCodecBlock = 256;  // elements
-// Of its elements as they are, in bytes.
+// Its elements as they are, in bytes.
 inline constexpr std::size_t kPlainCodecBlockSize = kCodecBlock * sizeof(float);
 
 }  // namespace headrace::transport

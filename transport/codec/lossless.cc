@@ -17,7 +17,7 @@ namespace headrace::transport::HWY_NAMESPACE {
 
 enum class BlockForm : std::uint8_t { kZeros = 0, kCoded = 1, kPlain = 2 };
 
-// Of a coded block.
+// The layout of a coded block, in words and bytes.
 inline constexpr std::size_t kWords = kCodecBlock / 8;
 inline constexpr std::size_t kWordsAt = 3;
 inline constexpr std::size_t kUpperWordsAt = kWordsAt + 2 * kWords;
@@ -116,8 +116,8 @@ std::size_t EncodeOne(const float* values, std::byte* out) {
   return kExceptionsAt + exceptions_count;
 }
 
-// Of a coded block that is there as a whole; false where its codes have more or fewer exceptions
-// than it says.
+// Decodes a coded block that is there as a whole; false where its codes have more or fewer
+// exceptions than it says.
 bool DecodeCoded(const std::byte* in, float* out) {
   HWY_ALIGN std::byte codes[kCodecBlock];
   LoadCodes(in, codes);

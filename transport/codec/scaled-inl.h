@@ -130,7 +130,7 @@ struct Float8 {
   static constexpr int kShift = 23 - kDigits;
   static constexpr std::uint32_t kBiases = std::uint32_t{127 - kBias} << 23;
 
-  // Of what is finite and not beyond the format's largest. As in Float16Format: the exponent's bias
+  // For finite values up to the format's largest. As in Float16Format: the exponent's bias
   // is changed and the fraction rounded to nearest even; below the normal numbers an addition
   // shifts the last place to float32's own.
   static HWY_INLINE VU32 Bits(VF32 v) {

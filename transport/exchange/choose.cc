@@ -68,7 +68,7 @@ Pattern ChooseBroadcast(double bytes, const Choice& choice) {
 }  // namespace
 
 Pattern ChoosePattern(const CollectiveSpec& spec, const Choice& choice) {
-  // Of a transfer in a codec that loses, encoded ones.
+  // Encoded ones, where a transfer has a codec that loses.
   const auto bytes = static_cast<double>(spec.Bytes());
   switch (spec.kind) {
     case Collective::kAllReduce:

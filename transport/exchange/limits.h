@@ -40,7 +40,7 @@ struct GroupLimits {
   // of an order alike, so the first piece that is unfinished anywhere is under way everywhere,
   // which is why nothing can wait for itself. See README.md for the servers.
   std::uint32_t window = 0;
-  // Of sums and copies together. Each of them has the difference to `window` for itself, so that it
+  // Shared by sums and copies. Each of them has the difference to `window` for itself, so that it
   // can go on however many the other one has.
   std::uint32_t shared_window = 0;
   std::uint32_t slots_count = 0;  // of staging, for each budget, on the node that needs most

@@ -10,7 +10,7 @@
 
 namespace headrace::transport {
 
-// Of each codec with its default parameter, the quickest of a few times over values as gradients
+// For each codec with its default parameter, the quickest of a few times over values as gradients
 // have them, of float32 that were not in a near cache before: what is measured while others
 // compute is no cost of the codec. Decoding is of one encoding. Takes about 50 ms.
 std::vector<CodecCost> MeasureCodecs();

@@ -60,7 +60,7 @@ class RailWire final : public Wire {
   RailWire& operator=(const RailWire&) = delete;
 
   const std::string& address() const override { return address_; }
-  // Of the rail in use; where not all peers are reached by the first, those that stand in, too.
+  // The rail in use; where the first does not reach all peers, those that stand in, too.
   std::string Names() const override;
   Result<LinkId> Connect(const std::string& address, std::uint64_t key,
                          std::uint16_t member) override;

@@ -28,7 +28,7 @@ class UcxPeers {
   };
 
   UcxPeers() = default;
-  // Of the connections that are made from now on: UcxOptions::unacknowledged_ms.
+  // For connections that are made from now on: UcxOptions::unacknowledged_ms.
   void SetUnacknowledged(int after_ms) { unacknowledged_ms_ = after_ms; }
   UcxPeers(const UcxPeers&) = delete;
   UcxPeers& operator=(const UcxPeers&) = delete;

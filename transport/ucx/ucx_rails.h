@@ -33,7 +33,7 @@ class UcxRails {
   ExchangeOptions OptionsOf(const std::string& lane) const;
   // Each is readable when the wire has something to do.
   std::vector<int> event_fds() const;
-  // Of the lane's own rail.
+  // Those of the lane's own rail.
   std::string Names() const { return wires_.front()->Names(); }
   std::string GpuPath() const { return wires_.front()->GpuPath(); }
 

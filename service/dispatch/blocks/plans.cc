@@ -14,7 +14,7 @@ namespace {
 // once a window.
 constexpr std::uint64_t kFirstTimes = 3;
 constexpr std::uint64_t kSecondTimes = 6;
-// Of so many iterations after one in which a rail was lost or came back; even a plan of one block
+// Iterations after one in which a rail was lost or came back; even a plan of one block
 // has enough samples then.
 constexpr std::uint64_t kTimesOfRails = 6;
 static_assert(kTimesOfRails >= LaneSamples::kSamplesMin);

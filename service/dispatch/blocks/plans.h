@@ -64,7 +64,7 @@ class Plans {
 
  private:
   void OnSwitched(Job& job);
-  // Of how many iterations the leader is to be told now that this one has ended; 0: of none.
+  // How many iterations the leader gets a report of, now that this one has ended; 0: none.
   static std::uint64_t ReportDue(Job& job, std::uint64_t iteration);
   // Finds memory for what encodings leave out: where a rank has kept it, for the first plan of all,
   // since its sums get that back; else for the first plan that encodes.

@@ -160,7 +160,7 @@ void FillInNode(Job& job, const Operation& operation, const Block& block, const 
   if (transfer.reduction == Reduction::kAverage) transfer.reduction = Reduction::kSum;
 }
 
-// Of an iteration that is made again, after the job has lost a service, the same.
+// The same in an iteration that is made again, after the job has lost a service.
 std::uint64_t SeedOf(const Job& job, const Operation& operation, const Block& block,
                      const BlockPart& part) {
   const BlockName name = operation.NameOf(block);

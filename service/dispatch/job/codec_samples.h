@@ -42,7 +42,7 @@ class CodecSamples {
     Codec codec;
     std::uint64_t last_iteration = 0;
     double seen_bytes = 0;  // of all transfers
-    // Of these older ones fade.
+    // Sums in which older transfers fade.
     double bytes = 0;
     double encode_s = 0;
     double decode_s = 0;

@@ -12,7 +12,7 @@ namespace headrace::service {
 
 class LeftOut {
  public:
-  // Of so many gradients. `kept`: memory that has what was left out before this service knew the
+  // For so many gradients. `kept`: memory that has what was left out before this service knew the
   // job.
   void Reset(std::size_t gradients_count, bool kept);
 
