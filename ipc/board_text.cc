@@ -72,7 +72,7 @@ std::string Held(const QueueRow& row, const BoardReading& reading) {
 
 // All have posted it, so the one that is named is who everybody waits for.
 std::string GpuNotReady(const QueueRow& row, const BoardReading& reading) {
-  return fmt::format("rank {} of job {} not ready for {}: its GPU has not come so far",
+  return fmt::format("rank {} of job {} not ready for {}: its GPU has not reached it",
                      row.wait_argument, JobName(row.job_id, reading),
                      FormatAge(reading.now_ns - row.since_ns));
 }

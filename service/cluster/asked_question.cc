@@ -11,10 +11,11 @@
 namespace headrace::service {
 
 Error LeftOut(const std::string& job, std::uint32_t member) {
-  return Error(Code::kMismatch,
-               fmt::format("job {} goes on without member {}, which did not come in time: end this "
-                           "process",
-                           job, member));
+  return Error(
+      Code::kMismatch,
+      fmt::format("job {} continues without member {}, which did not come in time: end this "
+                  "process",
+                  job, member));
 }
 
 std::string DescribeDecision(const std::string& job, const Quorum& quorum) {

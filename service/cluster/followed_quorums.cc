@@ -240,7 +240,7 @@ void FollowedQuorums::Handle(const AskQuorum& message) {
       jobs_.Add(QuorumAnswered{
           .token = message.token,
           .quorum =
-              Error(Code::kMismatch, fmt::format("job {} goes on without member {}: {}",
+              Error(Code::kMismatch, fmt::format("job {} continues without member {}: {}",
                                                  message.job, message.member, member->second.lost)),
           .waits = {}});
       return;

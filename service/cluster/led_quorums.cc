@@ -96,7 +96,7 @@ void LedQuorums::RefuseLeftOut(NodeId node, const ReportQuorum& report, const Vi
   if (left_out.empty()) return;
   // One answer for each report, whatever the number of members in it.
   std::string cause = fmt::format(
-      "job {} goes on without {} {}, which did not come in time: end this process", report.name,
+      "job {} continues without {} {}, which did not come in time: end this process", report.name,
       left_out.size() == 1 ? "member" : "members", fmt::join(left_out, ", "));
   Refuse(node, report, Code::kMismatch, std::move(cause), std::move(left_out));
 }

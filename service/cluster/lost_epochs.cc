@@ -27,8 +27,8 @@ Status LostEpochs::Check(std::string_view job, std::uint32_t uid, std::uint32_t 
     return {};
   }
   return Error(Code::kMismatch,
-               fmt::format("job {} cannot go on: {}; a process started in its place is refused "
-                           "beside ranks that go on: end all ranks of the job, and start them "
+               fmt::format("job {} cannot continue: {}; a process started in its place is refused "
+                           "beside ranks that continue: end all ranks of the job, and start them "
                            "again from a checkpoint",
                            job, found->loss.cause));
 }

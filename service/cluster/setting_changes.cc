@@ -179,7 +179,7 @@ std::string DescribeAsker(const Steering& steering) {
 
 std::string DescribeEnd(const Steering& steering) {
   if (MovesOver(steering)) {
-    return fmt::format("closed to go on later: the service{} is stopping, as {} asked",
+    return fmt::format("closed to continue later: the service{} is stopping, as {} asked",
                        steering.node.empty() ? "" : " on node " + steering.node,
                        fmt::format("uid {}", steering.uid));
   }

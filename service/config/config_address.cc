@@ -180,7 +180,7 @@ Result<std::vector<std::string>> ParseRails(std::string_view text) {
                                part.substr(0, kDeviceMax)));
     }
     if (std::find(rails.begin(), rails.end(), part) != rails.end()) {
-      return Wrong(fmt::format("the device {} stands there twice", part));
+      return Wrong(fmt::format("the device {} is listed twice: name each device once", part));
     }
     rails.emplace_back(part);
   }

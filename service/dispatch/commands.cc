@@ -77,7 +77,7 @@ void JobCommands::Resume(Job& job, const Steering& steering, TimeNs now) {
   notes.paused_after = UINT64_MAX;
   job.Changed();
   flow_.events().Announce(job, Code::kOk,
-                          fmt::format("goes on after a pause of {} ms, asked by {}",
+                          fmt::format("resumed after a pause of {} ms, asked by {}",
                                       frozen_ns / kMillisecond, AskedBy(steering)));
   flow_.BeginHeldBack(job, now);
 }

@@ -81,7 +81,7 @@ void Shutdown::OnGpuBroken(const std::string& cause) {
   if (std::exchange(drained_code_, kExitGpuBroken) == kExitGpuBroken) return;
   ports_.log.error(
       "{}; the context of that GPU is broken for good, so this service drains and ends with exit "
-      "code {}: whoever supervises it starts it anew",
+      "code {}: its supervisor is to start it again",
       cause, kExitGpuBroken);
   if (!ending_) BeginDrain("a broken GPU");
 }

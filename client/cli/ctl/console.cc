@@ -23,9 +23,8 @@ constexpr const char* kClear = "\x1b[H\x1b[2J";
 
 int JudgeService(const Snapshot& snapshot, Liveness liveness) {
   if (snapshot.rows_unread > 0) {
-    Complain(fmt::format(
-        "{} rows of the board are left out: the service stands in the middle of writing them",
-        snapshot.rows_unread));
+    Complain(fmt::format("{} rows of the board are left out: the service is writing them",
+                         snapshot.rows_unread));
   }
   if (IsRunning(liveness)) return kExitOk;
   Complain(fmt::format("the service (pid {}) is {}: this is what it wrote last",

@@ -105,10 +105,11 @@ std::string ExplainLine(const CLI::App& app, const CLI::ParseError& error) {
     const std::string word = left.front().substr(0, left.front().find('='));
     if (word.starts_with("-")) return Unknown("option", word, FlagsOf(&command), help);
     if (lacks_command) return Unknown("command", word, CommandsOf(command), help);
-    return fmt::format("\"{}\" is one word too many: {} says what is taken", Printable(word), help);
+    return fmt::format("\"{}\" is one word too many: {} lists what is accepted", Printable(word),
+                       help);
   }
   if (lacks_command) return fmt::format("no command was named: {} lists them", help);
-  return fmt::format("{}: {} says what is taken", error.what(), help);
+  return fmt::format("{}: {} lists what is accepted", error.what(), help);
 }
 
 }  // namespace headrace::ctl

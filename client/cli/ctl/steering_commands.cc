@@ -235,9 +235,9 @@ void AddSteeringCommands(const Program& program) {
   AddPolicy(program);
   AddPlain(program, SteeringKind::kPause, "pause",
            "pauses a job at the start of its next iteration", "pause vision",
-           "Job {0} pauses where its next iteration begins; headracectl resume {0} lets it go on.");
+           "Job {0} pauses where its next iteration begins; headracectl resume {0} resumes it.");
   AddPlain(program, SteeringKind::kResume, "resume", "resumes a paused job", "resume vision",
-           "Job {0} goes on.");
+           "Job {0} is resumed.");
   AddCancel(program);
   AddNumber(program,
             {.kind = SteeringKind::kWeight,
@@ -264,7 +264,7 @@ void AddSteeringCommands(const Program& program) {
              .meaning = "number of the rank, as headracectl jobs shows it",
              .least = 0,
              .most = kRankMax,
-             .said = "Rank {1} is removed from job {0}; the job goes on without it if it is "
+             .said = "Rank {1} is removed from job {0}; the job continues without it if it is "
                      "elastic, and fails otherwise.",
              .argument = "rank"});
   AddLimit(program);

@@ -493,7 +493,7 @@ void Flow::Expire(Jobs& jobs, TimeNs now) {
 Failure Flow::DescribeHeld(Job& job, const Operation& operation) {
   const Pair& pair = job.pairs().at(operation.spec.sequence);
   return {Code::kPeerLost,
-          fmt::format("node {} has not let go of {} in {}, since that ended: {}",
+          fmt::format("node {} still holds {} {} after it ended: {}",
                       job.nodes()->nodes[pair.node].name, job.DescribeOperation(operation),
                       FormatSeconds(kLetGoMax), operation.failure->text)};
 }

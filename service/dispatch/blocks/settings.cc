@@ -55,7 +55,7 @@ Failure DrainedFailure(const Job& job) {
     const std::string& node = drain.asked.node;
     return {
         CodeOfEnd(drain.asked),
-        fmt::format("closed after {} to go on later: the service{} is stopping, as uid {} asked",
+        fmt::format("closed after {} to continue later: the service{} is stopping, as uid {} asked",
                     after, node.empty() ? "" : " on node " + node, drain.asked.uid)};
   }
   return {CodeOfEnd(drain.asked),

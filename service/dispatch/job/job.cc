@@ -116,7 +116,7 @@ std::optional<std::uint32_t> Job::FirstAwaited(const Posts& posts) const {
 
 std::string Job::DescribeMissing(const Posts& posts) const {
   if (const auto waiting = FirstAwaited(posts); waiting) {
-    return fmt::format("the GPU of {} has not come as far as", DescribeRank(*waiting));
+    return fmt::format("the GPU of {} has not reached", DescribeRank(*waiting));
   }
   return fmt::format("{} has not posted", DescribeRank(FirstMissing(posts)));
 }

@@ -43,7 +43,7 @@ WaitReport NotReady(const Job& job, std::string subject, const Posts& posts, Tim
   const bool one = std::popcount(posts.awaited) == 1;
   WaitReport report{.subject = std::move(subject), .text = {}, .to_others = {}};
   const auto say = [&](std::string_view where, std::string_view waiting) {
-    return fmt::format("{} on {} {} not ready: {} not come as far as {} for {}{}",
+    return fmt::format("{} on {} {} not ready: {} not reached {} for {}{}",
                        Listed(Described(job, posts.awaited)), where, one ? "is" : "are",
                        one ? "its GPU has" : "their GPUs have", report.subject,
                        FormatSeconds(waited_ns), waiting);
@@ -105,7 +105,7 @@ std::string OtherSide(const Job& job, const Operation& operation) {
   if (operation.spec.source == ipc::kAnyRank) return "no rank has posted a send to it";
   const Pair& pair = job.pairs().at(operation.spec.sequence);
   if (!pair.waits() && pair.away == Away::kComes && !pair.send_ready) {
-    return fmt::format("the GPU of {} has not come as far as its send",
+    return fmt::format("the GPU of {} has not reached its send",
                        job.DescribeRank(operation.spec.source));
   }
   const bool sent = operation.spec.kind == ipc::kSend;

@@ -94,7 +94,7 @@ class Top {
             fmt::format("Job {} pauses where its next iteration begins.", action.job));
         return;
       case Action::Kind::kResume:
-        Ask(action, SteeringKind::kResume, 0, fmt::format("Job {} goes on.", action.job));
+        Ask(action, SteeringKind::kResume, 0, fmt::format("Job {} is resumed.", action.job));
         return;
       case Action::Kind::kWeight:
         Ask(action, SteeringKind::kWeight, action.weight,

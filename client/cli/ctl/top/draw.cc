@@ -228,7 +228,7 @@ Screen DrawHelp(const Frame& frame) {
   constexpr std::array kHelp = {
       "  q            quit",
       "  up, down     select a job (also k and j)",
-      "  p            pause the selected job, or let it go on; asks first",
+      "  p            pause the selected job, or resume it; asks first",
       "  + -          the selected job's weight, from its next iteration on",
       "  s S          sort jobs by the next column, or the other way round",
       "  /            show only what contains a text; Enter keeps it, Escape ends it",

@@ -141,7 +141,7 @@ std::string Keys::Message() const {
   if (mode_ == Mode::kFilter) return "/" + view_options_.filter + "_";
   if (mode_ != Mode::kAsk) return message_;
   return asked_.kind == Action::Kind::kResume
-             ? fmt::format("Let job {} go on? y/n", asked_.job)
+             ? fmt::format("Resume job {}? y/n", asked_.job)
              : fmt::format("Pause job {} from its next iteration on? y/n", asked_.job);
 }
 
