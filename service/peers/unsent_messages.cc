@@ -20,7 +20,6 @@ bool MayBeOmitted(const PeerMessage& message) {
 bool UnsentMessages::Push(PeerMessage message) {
   if (MayBeOmitted(message) &&
       (messages_.size() >= kUnsentMax / 2 || bytes_ >= kUnsentBytesMax / 2)) {
-    ++omitted_count_;
     return true;
   }
   const std::size_t bytes = WireBytes(message);

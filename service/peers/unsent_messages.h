@@ -27,7 +27,6 @@ class UnsentMessages {
   bool empty() const { return messages_.empty(); }
   std::size_t size() const { return messages_.size(); }
   std::size_t bytes() const { return bytes_; }
-  std::uint64_t omitted_count() const { return omitted_count_; }
   // How many go into one call: no more of them, and no more bytes unless the first alone has more.
   std::size_t CountOfCall(std::size_t messages_max, std::size_t bytes_max) const;
 
@@ -42,7 +41,6 @@ class UnsentMessages {
 
   std::deque<Waiting> messages_;
   std::size_t bytes_ = 0;
-  std::uint64_t omitted_count_ = 0;
 };
 
 }  // namespace headrace::service
