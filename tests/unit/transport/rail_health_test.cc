@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace headrace::transport {
 namespace {
 
@@ -41,6 +43,40 @@ TEST(RailHealth, AsksTheOthersAfterASilenceAndGivesUpOnlyWhatAnsweringPeersDoNot
   EXPECT_EQ(health.IsSilent(2095 * kMs), std::nullopt);
   EXPECT_EQ(health.NextDeadline(), 2096 * kMs);
   EXPECT_EQ(health.IsSilent(2096 * kMs), 1096 * kMs);
+}
+
+// From the moment at which the rail goes silent, driven by nothing but deadlines.
+TimeNs LeavesAfter(TimeNs acknowledged_in_ns, TimeNs answered_in_ns) {
+  RailHealth health(2);
+  const TimeNs cut_ns = kSecond;
+  health.OnAcknowledged(cut_ns, acknowledged_in_ns, true);
+  TimeNs answer_ns = kNever;
+  for (TimeNs now = cut_ns; now < cut_ns + 10 * kSecond;
+       now = std::min(answer_ns, health.NextDeadline())) {
+    if (answer_ns == now) {
+      health.OnAnswered(1, now);
+      answer_ns = kNever;
+    }
+    if (health.IsSilent(now)) {
+      health.OnFailed(0, now);
+      EXPECT_EQ(health.active(), 1U);
+      return now - cut_ns;
+    }
+    if (!health.MustPing(1, now)) continue;
+    health.OnPinged(1, now);
+    answer_ns = now + answered_in_ns;
+  }
+  return kNever;
+}
+
+// What is promised: within 200 ms, where rails answer within 50 ms; or, where the silent one was
+// slow for its load, 100 ms, if the others answer within 5 ms.
+TEST(RailHealth, LeavesASilentRailWithin200Ms) {
+  for (const TimeNs round_trip_ms : {0, 1, 5, 20, 50}) {
+    EXPECT_LE(LeavesAfter(round_trip_ms * kMs, round_trip_ms * kMs), 200 * kMs) << round_trip_ms;
+  }
+  EXPECT_LE(LeavesAfter(100 * kMs, 5 * kMs), 200 * kMs);
+  EXPECT_GE(LeavesAfter(0, 0), 80 * kMs) << "acknowledgements may be late";
 }
 
 TEST(RailHealth, TakesAnAcknowledgementForASignOfLife) {
