@@ -1,10 +1,10 @@
 """One rank of what tests/bench/recovery measures; a small model, trained at a given pace.
 
-usage: recovery_rank.py headrace|turns|gloo SECONDS FOLDER STEPS
+usage: recovery_rank.py headrace|elastic|turns|gloo SECONDS FOLDER STEPS
 
 Appends a line to FOLDER/PID for each iteration that has ended: when (seconds of CLOCK_MONOTONIC), its number, and of
-how many ranks it was. ``gloo`` is DDP under torchrun, which saves a checkpoint after each iteration and goes on
-from it.
+how many ranks it was. ``elastic`` is DDP by elastic_run(). ``gloo`` is DDP under torchrun, which saves a checkpoint
+after each iteration and goes on from it.
 """
 
 from __future__ import annotations
@@ -68,6 +68,22 @@ def with_headrace(run: Run) -> None:
     session.close()
 
 
+def by_elastic_run(run: Run) -> None:
+    import headrace.torch
+
+    def wrap(module: torch.nn.Module, group: object) -> torch.nn.Module:
+        return torch.nn.parallel.DistributedDataParallel(module, process_group=group)
+
+    def train_step(state: headrace.torch.ElasticState) -> None:
+        state.optimizer.zero_grad()
+        run.iterate(state.model, state.optimizer.step)
+        run.note(state.step, state.world_size)
+
+    state = headrace.torch.ElasticState(run.model, run.adam, wrap)
+    headrace.torch.elastic_run(train_step, state, run.steps)
+    state.close()
+
+
 def by_turns(run: Run) -> None:
     """Every second iteration is a transaction: two jobs of the same ranks, each with a model of its own."""
     import headrace
@@ -125,6 +141,8 @@ def main() -> None:
         with_gloo(run)
     elif way == "turns":
         by_turns(run)
+    elif way == "elastic":
+        by_elastic_run(run)
     else:
         with_headrace(run)
 
