@@ -183,7 +183,10 @@ def with_compiled_functions(rank):
 
 
 def with_scheduled(rank, how):
-    """The optimizer wrapped around a model that is compiled, or one that is compiled afterwards."""
+    """The optimizer wrapped around a model that is compiled, or one that is compiled afterwards.
+
+    Parameters; graphs that dynamo made, and reasons why it broke them; modules that wait for gradients of their own.
+    """
     model = network()
     session = headrace.init(job="scheduled", rank=rank, world_size=RANKS)
     called = compiled(model) if how == "compiled" else model
@@ -195,7 +198,12 @@ def with_scheduled(rank, how):
     fit(called, rank, optimizer=optimizer)
     optimizer.close()
     session.close()
-    return trained(model)
+    waiting = sum(any(True for _ in each.parameters(recurse=False)) for each in model.modules())
+    if how == "plain":
+        return trained(model), 0, 0, waiting
+    counters = torch._dynamo.utils.counters
+    reasons = len(counters["graph_break"])
+    return trained(model), counters["stats"]["unique_graphs"], reasons, waiting
 
 
 def with_powersgd(rank):
@@ -315,7 +323,11 @@ class Training(ServiceCase):
         for how in ("compiled", "compiled later"):
             with self.subTest(how):
                 found = run_group(self.service, RANKS, with_scheduled, how)
-                self.assertEqual(found, plain)
+                self.assertEqual([each[0] for each in found], [each[0] for each in plain])
+                for _, graphs, reasons, waiting in found:
+                    # One break for each module that waits, and none for another reason.
+                    self.assertEqual((graphs, reasons), (waiting + 1, 1))
+                    self.assertGreater(waiting, 1)
 
     @unittest.skipUnless(MODERN, "torch 1.13 has no functional collectives")
     def test_functional_collectives_run(self):
