@@ -41,7 +41,10 @@ class Collectives {
   std::size_t piece_size_max() const { return limits_.slot_size; }
 
   // ---- from the lane ----
-  void SetCost(const CostLine& cost) { choice_.cost = cost; }
+  void SetCost(const CostLine& cost) {
+    choice_.cost = cost;
+    memory_.SetSecondsPerByte(cost.s_per_byte);
+  }
   // Whether copies go before sums, or as they were posted.
   void SetByUrgency(bool by_urgency) { by_urgency_ = by_urgency; }
   bool HasRoom(std::uint64_t position, Collective kind) const {

@@ -149,6 +149,16 @@ void SampleResidual(const EncodedRange& range, CodecUse& use) {
   }
 }
 
+std::size_t CopyRange(const EncodedRange& from, std::byte* out) {
+  const std::uint64_t begin = from.range.begin;
+  ForEachStretch(from.walk, begin, begin + from.range.count,
+                 [&](std::uint64_t element, std::uint64_t offset, std::uint64_t count) {
+                   std::memcpy(out + (element - begin) * kElementSize, from.memory + offset,
+                               static_cast<std::size_t>(count) * kElementSize);
+                 });
+  return static_cast<std::size_t>(from.range.count) * kElementSize;
+}
+
 std::size_t EncodeLosslessRange(const EncodedRange& from, std::byte* out) {
   const std::size_t plain_size = static_cast<std::size_t>(from.range.count) * kElementSize;
   if (plain_size == 0) return 0;
@@ -164,14 +174,7 @@ std::size_t EncodeLosslessRange(const EncodedRange& from, std::byte* out) {
         Gather(walk, begin, count, from.memory, values);
         EncodeLossless(values.data(), count, writer);
       });
-  if (writer.fits) return writer.size;
-  const std::uint64_t begin = from.range.begin;
-  ForEachStretch(from.walk, begin, begin + from.range.count,
-                 [&](std::uint64_t element, std::uint64_t offset, std::uint64_t count) {
-                   std::memcpy(out + (element - begin) * kElementSize, from.memory + offset,
-                               static_cast<std::size_t>(count) * kElementSize);
-                 });
-  return plain_size;
+  return writer.fits ? writer.size : CopyRange(from, out);
 }
 
 namespace {

@@ -36,6 +36,8 @@ void AddResidual(const EncodedRange& range);
 // Adds the squares of a few of the range's elements, and of their residuals, to `use`.
 void SampleResidual(const EncodedRange& range, CodecUse& use);
 
+// Writes the range as it is, and returns the bytes.
+std::size_t CopyRange(const EncodedRange& from, std::byte* out);
 // Writes the range as lossless.h has it, or as it is where that is no shorter, and returns the
 // bytes: at most those of its elements, and those only where they are as they are.
 std::size_t EncodeLosslessRange(const EncodedRange& from, std::byte* out);

@@ -42,14 +42,25 @@ void PieceMemory::BeginRound(OpenCollective& collective, OpenPiece& piece, const
   piece.sent_size = static_cast<std::uint32_t>(piece.MessageSize(collective.spec, round));
   CodecUse& use = collective.codec;
   if (collective.spec.lossless() && round.sends_count > 0 && !round.empty) {
-    const TimeNs begin = MonotonicNow();
-    piece.sent_size = static_cast<std::uint32_t>(
-        EncodeLosslessRange(EncodedRangeOf(collective, piece), staging_.At(piece.own_slot)));
-    use.encode_ns += MonotonicNow() - begin;
+    EncodeLossless(collective, piece);
   }
   if (!piece.encoded || round.empty) return;
   use.plain_bytes += round.sends_count * piece.range.count * sizeof(float);
   use.sent_bytes += std::uint64_t{round.sends_count} * piece.sent_size;
+}
+
+void PieceMemory::EncodeLossless(OpenCollective& collective, OpenPiece& piece) {
+  const EncodedRange range = EncodedRangeOf(collective, piece);
+  std::byte* const out = staging_.At(piece.own_slot);
+  if (!lossless_.Tries(s_per_byte_)) {
+    piece.sent_size = static_cast<std::uint32_t>(CopyRange(range, out));
+    return;
+  }
+  const TimeNs begin = MonotonicNow();
+  piece.sent_size = static_cast<std::uint32_t>(EncodeLosslessRange(range, out));
+  const TimeNs took_ns = MonotonicNow() - begin;
+  collective.codec.encode_ns += took_ns;
+  lossless_.OnEncoded(took_ns, piece.range.count * sizeof(float) - piece.sent_size);
 }
 
 std::byte* PieceMemory::ReceivedBytes(const OpenCollective& collective, const OpenPiece& piece,
@@ -147,7 +158,13 @@ std::optional<std::uint8_t> PieceMemory::ReduceLossless(OpenCollective& collecti
       ReduceLosslessRange({messages.data(), senders.size()}, round.staged ? own : kNowhere,
                           round.staged ? ReductionOf(spec, round) : Reduction::kSum, spec.divisor,
                           EncodedRangeOf(collective, piece));
-  collective.codec.decode_ns += MonotonicNow() - begin;
+  const TimeNs took_ns = MonotonicNow() - begin;
+  collective.codec.decode_ns += took_ns;
+  // Messages as they are would have been summed as well.
+  const bool coded = std::ranges::any_of(
+      std::span(messages.data(), senders.size()),
+      [&](const auto& message) { return message.size() < piece.range.count * sizeof(float); });
+  if (coded) lossless_.OnDecoded(took_ns);
   return wrong ? std::optional(senders[*wrong]) : std::nullopt;
 }
 

@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <optional>
 
+#include "transport/exchange/choose.h"
 #include "transport/exchange/encoded.h"
+#include "transport/exchange/lossless_gain.h"
 #include "transport/exchange/open_collectives.h"
 #include "transport/exchange/staging.h"
 #include "transport/network.h"
@@ -23,6 +25,8 @@ class PieceMemory {
   PieceMemory(const GroupOptions& options, bool is_server)
       : options_(options), is_server_(is_server) {}
 
+  // What a byte costs on the wire, as far as is known.
+  void SetSecondsPerByte(double seconds) { s_per_byte_ = seconds; }
   void SetStaging(Staging staging) { staging_ = std::move(staging); }
   std::span<std::byte> staging() const { return staging_.memory(); }
 
@@ -56,6 +60,8 @@ class PieceMemory {
                                              const Round& round);
   void DecodeResult(OpenCollective& collective, const OpenPiece& piece);
   void Encode(OpenCollective& collective, const OpenPiece& piece);
+  // Or copies it, where coding does not pay.
+  void EncodeLossless(OpenCollective& collective, OpenPiece& piece);
   EncodedRange EncodedRangeOf(const OpenCollective& collective, const OpenPiece& piece) const;
   std::uint64_t SeedOf(const OpenCollective& collective) const;
   void Gather(const OpenCollective& collective, const OpenPiece& piece);
@@ -67,6 +73,8 @@ class PieceMemory {
   const GroupOptions& options_;
   const bool is_server_;
   Staging staging_;
+  double s_per_byte_ = kCostUnmeasured.s_per_byte;
+  LosslessGain lossless_;
 };
 
 }  // namespace headrace::transport

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "tests/unit/transport/exchange_fleet.h"
+#include "transport/exchange/lossless_gain.h"
 
 namespace headrace::transport {
 namespace {
@@ -17,7 +18,8 @@ struct LosslessCase {
   std::uint64_t count = 1000;
   Reduction reduction = Reduction::kSum;
   bool in_runs = false;
-  bool noise = false;  // nothing is gained
+  bool noise = false;     // nothing is gained
+  double s_per_byte = 1;  // on the wire: so dear that coding pays on every machine
 
   std::string Text() const {
     return "nodes " + std::to_string(nodes) + " algorithm " +
@@ -83,6 +85,9 @@ LosslessOutcome Sum(const LosslessCase& test, Codec codec, std::uint64_t seed) {
     transfer.members[node] = reinterpret_cast<std::byte*>(outcome.values[node].data());
     fleet.Post(node, transfer);
   }
+  for (std::uint32_t node = 0; node < test.nodes; ++node) {
+    fleet.node(node).SetCost(1, {.startup_s = 1e-4, .s_per_byte = test.s_per_byte});
+  }
   fleet.RunToTheEnd();
   for (std::uint32_t node = 0; node < test.nodes; ++node) {
     EXPECT_EQ(fleet.completions(node).size(), 1U) << test.Text();
@@ -120,6 +125,37 @@ TEST(ExchangeLossless, SendsFewerBytesAndNeverMore) {
   const LosslessOutcome lossless_noise = Sum(noise, Codec::kLossless, 1);
   EXPECT_EQ(lossless_noise.values, plain_noise.values);
   EXPECT_LE(lossless_noise.bytes_sent, plain_noise.bytes_sent);
+}
+
+// On a wire where bytes cost nothing only the first messages, and one in many, are coded.
+TEST(ExchangeLossless, SendsAsItIsWhatWouldTakeLongerCoded) {
+  const LosslessCase dear{.count = 2'000'000};
+  LosslessCase cheap = dear;
+  cheap.s_per_byte = 0;
+  const LosslessOutcome plain = Sum(dear, Codec::kNone, 1);
+  const LosslessOutcome coded = Sum(dear, Codec::kLossless, 1);
+  const LosslessOutcome given_up = Sum(cheap, Codec::kLossless, 1);
+  EXPECT_EQ(given_up.values, plain.values);
+  EXPECT_LT(static_cast<double>(coded.bytes_sent), 0.9 * static_cast<double>(plain.bytes_sent));
+  EXPECT_GT(static_cast<double>(given_up.bytes_sent), 0.97 * static_cast<double>(plain.bytes_sent));
+  EXPECT_LT(given_up.bytes_sent, plain.bytes_sent);
+}
+
+TEST(LosslessGain, JudgesAfterAFewMessagesAndTriesNowAndThen) {
+  LosslessGain gain;
+  for (std::uint32_t i = 0; i < LosslessGain::kLearned; ++i) {
+    EXPECT_TRUE(gain.Tries(0)) << i;
+    gain.OnEncoded(kMicrosecond, 1000);
+  }
+  EXPECT_TRUE(gain.Tries(2e-9)) << "1000 bytes take 2 us";
+  EXPECT_FALSE(gain.Tries(0.5e-9));
+  EXPECT_TRUE(gain.Tries(2e-9));
+  std::uint32_t tried = 0;
+  for (std::uint32_t i = 0; i < 10 * LosslessGain::kTriedEvery; ++i) tried += gain.Tries(0) ? 1 : 0;
+  EXPECT_EQ(tried, 10U);
+  // What others' messages cost counts, too.
+  gain.OnDecoded(kSecond);
+  EXPECT_FALSE(gain.Tries(2e-9));
 }
 
 // Too short, too long, and of a length that may be.
