@@ -4,11 +4,15 @@
 // Values go straight to the rules, without the wire (peer_fuzz has that), so they may be any.
 //
 // Whatever is said, nothing ends but jobs: what a node has formed it can also end, and what a
-// leader sends out a node would believe.
+// leader sends out a node would believe. Deadlines come to an end, and no question about who is
+// left of a job outlives those who ask.
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,6 +22,7 @@
 #include "service/cluster/follower.h"
 #include "service/cluster/leader.h"
 #include "service/plan/canonical.h"
+#include "tests/fuzz/said.h"
 #include "tests/fuzz/script.h"
 #include "tests/support/hand_driven_cluster.h"
 #include "tests/unit/service/cluster/plans.h"
@@ -32,60 +37,17 @@ const std::string kLeader = "b:7733";
 const support::JobSpec kJob{
     .id = JobId{1}, .name = "train", .world_size = 2, .rendezvous = kLeader};
 
-void Spoil(service::OpenJob& open, Script& script) {
-  service::Agreement& agreement = open.agreement;
-  const auto field = script.Read<std::uint8_t>();
-  const auto value = script.Read<std::uint64_t>();
-  const auto small = static_cast<std::uint32_t>(value);
-  service::AgreedNode& node = agreement.nodes[(field >> 4U) % agreement.nodes.size()];
-  switch (field % 16) {
-    case 0:
-      open.self = small;
-      break;
-    case 1:
-      agreement.world_size = small;
-      break;
-    case 2:
-      agreement.epoch = small;
-      break;
-    case 3:
-      agreement.key = value;
-      break;
-    case 4:
-      agreement.plan_version = small;
-      break;
-    case 5:
-      agreement.block_bytes = value;
-      break;
-    case 6:
-      agreement.algorithm = static_cast<transport::Algorithm>(small % 256);
-      break;
-    case 7:
-      agreement.servers_count = small;
-      break;
-    case 8:
-      node.name = std::string(small % 3, 'a');
-      break;
-    case 9:
-      node.ranks.push_back(small);
-      break;
-    case 10:
-      node.ranks = {small % 4};
-      break;
-    case 11:
-      node.ranks.clear();
-      break;
-    case 12:
-      node.addresses.resize(small % 3);
-      break;
-    case 13:
-      agreement.nodes.insert(agreement.nodes.end(), small % 70, node);
-      break;
-    case 14:
-      agreement.nodes.pop_back();
-      break;
-    default:
-      std::swap(agreement.nodes.front(), agreement.nodes.back());
+// How often something may be due after all have gone.
+constexpr int kDeadlinesMax = 64;
+
+// Lets the time come of all that is due, until nothing is.
+template <typename Side, typename Route>
+void AwaitDeadlines(Side& side, TimeNs now, const Route& route) {
+  for (int i = 0; side.NextDeadline() != kNever; ++i) {
+    HR_CHECK(i < kDeadlinesMax, side.NextDeadline());
+    now = std::max(now, side.NextDeadline());
+    side.Expire(now);
+    route();
   }
 }
 
@@ -95,17 +57,19 @@ class FollowerTrial {
   static constexpr std::size_t kStepsMax = 400;
 
   FollowerTrial() {
-    service::SessionIdentity identity;
-    identity.job = kJob.id;
-    identity.job_name = kJob.name;
-    identity.world_size = kJob.world_size;
-    identity.rendezvous = kLeader;
+    identity_.job = kJob.id;
+    identity_.job_name = kJob.name;
+    identity_.world_size = kJob.world_size;
+    identity_.rendezvous = kLeader;
+    identity_.can_reconnect = true;
     for (std::uint32_t rank = 0; rank < 2; ++rank) {
       clients_[rank] = &cluster_.node(rank).Attach(kJob, rank);
       support::HandIn(cluster_.node(rank), *clients_[rank], layout_);
     }
-    follower_.OnRankAttached(identity);
+    follower_.OnRankAttached(identity_);
     follower_.OnLayoutSet(kJob.id, 0, layout_, {});
+    Route();
+    leaders_.at(kLeader).is_up = true;
     follower_.OnLeaderUp(kLeader);
     Route();
   }
@@ -113,7 +77,12 @@ class FollowerTrial {
   void Step(Script& script) {
     const auto action = script.Read<std::uint8_t>();
     const bool spoiled = action >= 0x80;
-    switch (action % 12) {
+    const int kind = action % 0x80 % 22;
+    if (kind >= 12) {
+      StepOfQuorums(kind, spoiled, script);
+      return Route();
+    }
+    switch (kind) {
       case 0:
         Deliver(Open(script, spoiled));
         break;
@@ -165,11 +134,17 @@ class FollowerTrial {
       cluster_.node(rank).Close(*clients_[rank], false, "was closed by the script");
     }
     Deliver(service::AnnounceJobFailed{.job = 1, .cause = "the end"});
+    for (std::uint64_t client = 0; client < kAskersCount; ++client) {
+      follower_.Handle(service::QuorumClientLost{.client = client, .exited = client % 2 == 0});
+    }
+    follower_.OnLeaseEnded(identity_, false, "was killed", true);
     for (int turn = 0; turn < 3; ++turn) {
       Route();
       cluster_.Advance(kSecond);
     }
+    AwaitDeadlines(follower_, cluster_.now(), [this] { Route(); });
     HR_CHECK(follower_.jobs_count() <= 1, follower_.jobs_count());
+    HR_CHECK(follower_.quorums_count() == 0, follower_.quorums_count());
     support::HandDrivenNode& node = cluster_.node(0);
     HR_CHECK(node.discarded_in_use() == 0, node.discarded_in_use());
     HR_CHECK(node.RowsInUse() == 0, node.RowsInUse());
@@ -185,7 +160,7 @@ class FollowerTrial {
                       .block_bytes = 1024,
                       .nodes = {{.name = "a", .ranks = {0}, .addresses = cluster_.addresses(0)},
                                 {.name = "b", .ranks = {1}, .addresses = cluster_.addresses(1)}}};
-    if (spoiled) Spoil(open, script);
+    if (spoiled) fuzz::Spoil(open, script);
     agreement_ = open.agreement;
     return open;
   }
@@ -212,14 +187,8 @@ class FollowerTrial {
     return piece;
   }
   void Steer(Script& script) {
-    service::Steering steering{
-        .kind = static_cast<SteeringKind>(1 + script.Read<std::uint8_t>() % 9),
-        .value = script.Read<std::uint64_t>(),
-        .uid = 0,
-        .node = "b"};
-    // The wire lets nothing else through.
-    if (service::CheckNodeSteering(static_cast<std::uint8_t>(steering.kind), steering.value)) {
-      Deliver(service::AnnounceSteering{.job = 1, .steering = steering});
+    if (const std::optional<service::Steering> steering = fuzz::SteeringOf(script); steering) {
+      Deliver(service::AnnounceSteering{.job = 1, .steering = *steering});
     }
   }
   void Post(std::uint8_t choice) {
@@ -230,13 +199,124 @@ class FollowerTrial {
       client.Post(support::OnSegment(Collective::kAllReduce, DType::kFloat32, choice), true);
     }
   }
-  void Deliver(const service::PeerMessage& message) {
-    follower_.Handle(kLeader, message, cluster_.now());
+  void Deliver(const service::PeerMessage& message) { DeliverFrom(kLeader, message); }
+  // Who is not connected says nothing.
+  void DeliverFrom(const std::string& leader, const service::PeerMessage& message) {
+    const auto found = leaders_.find(leader);
+    if (found == leaders_.end() || !found->second.is_up) return;
+    follower_.Handle(leader, message, cluster_.now());
+  }
+
+  // What the node's clients ask, what its leaders say of it, and what becomes of both.
+  void StepOfQuorums(int kind, bool spoiled, Script& script) {
+    const std::uint32_t question = spoiled ? script.Read<std::uint8_t>() % 4U : question_;
+    const std::string leader = leaders_.empty() ? kLeader : AnyLeader(script)->first;
+    switch (kind) {
+      case 12:
+        follower_.Handle(Ask(script), cluster_.now());
+        break;
+      case 13:
+        follower_.Handle(service::QuorumClientLost{
+            .client = script.Read<std::uint8_t>() % kAskersCount, .exited = spoiled});
+        break;
+      case 14:
+        follower_.OnRankLost(kJob.id, 0, "was killed", spoiled);
+        follower_.OnLeaseEnded(identity_, false, "was killed", spoiled);
+        break;
+      case 15:
+        DeliverFrom(leader, service::AnnounceQuorumWaits{.job = question, .text = "waits"});
+        break;
+      case 16:
+        DeliverFrom(leader,
+                    service::AnnounceQuorum{.job = question, .quorum = fuzz::QuorumOf(script)});
+        break;
+      case 17: {
+        const auto choice = script.Read<std::uint8_t>();
+        DeliverFrom(leader,
+                    service::AnnounceQuorumRefused{
+                        .job = question,
+                        .code = choice % 2 == 0 ? Code::kBusy : Code::kMismatch,
+                        .cause = "is refused",
+                        .members = std::vector<std::uint32_t>(choice / 2U % 3, choice / 8U)});
+        break;
+      }
+      case 18:
+        DeliverFrom(leader,
+                    service::AnnounceJobPlaces{.job = question, .places = fuzz::PlacesOf(script)});
+        break;
+      case 19:
+        Deliver(service::AnnounceMembersWait{1});
+        Deliver(service::AnnounceRankLate{.job = 1, .text = "rank 1 is late"});
+        break;
+      case 20:
+        follower_.Handle(service::BlockHashed{.job = kJob.id, .hash = {{spoiled, 1, 0}, 7}});
+        follower_.Handle(service::RankLate{.job = kJob.id, .text = "rank 0 is late"});
+        break;
+      default:
+        ChangeConnection(script);
+    }
+  }
+  service::AskQuorum Ask(Script& script) {
+    const auto choice = script.Read<std::uint8_t>();
+    service::AskQuorum ask{
+        .token = ++tokens_,
+        .client = choice % kAskersCount,
+        .job = kJob.name,
+        .leader = choice < 0xC0 ? kLeader : "c:7733",
+        .role = static_cast<service::MemberRole>(choice / 4U % service::kMemberRolesCount),
+        .membership = fuzz::MembershipOf(script),
+        .epoch = fuzz::NumberBelow(script, service::kEpochMax),
+        .rules = {.min_world = choice / 16U % 4, .grace_ms = 100},
+        .until_ns = cluster_.now() + 2 * kSecond};
+    ask.member = ask.membership.members[choice / 16U % ask.membership.members.size()];
+    return ask;
+  }
+  struct Connection {
+    bool is_up = false;
+    bool is_needed = true;
+  };
+  std::map<std::string, Connection>::iterator AnyLeader(Script& script) {
+    return std::next(leaders_.begin(), script.Read<std::uint8_t>() % std::ssize(leaders_));
+  }
+  // As service/peers has it: who is not needed any more is left after a while.
+  void ChangeConnection(Script& script) {
+    if (leaders_.empty()) return;
+    const auto found = AnyLeader(script);
+    const std::string leader = found->first;
+    Connection& connection = found->second;
+    if (!connection.is_needed) {
+      leaders_.erase(found);
+      return follower_.OnLeaderDown(leader, Error(Code::kUnavailable, "left"));
+    }
+    if (std::exchange(connection.is_up, false)) {
+      return follower_.OnLeaderDown(leader, Error(Code::kPeerLost, "is gone"));
+    }
+    switch (script.Read<std::uint8_t>() % 3) {
+      case 0:
+        return follower_.OnLeaderUnreachable(leader, "does not answer", cluster_.now());
+      case 1:
+        return follower_.OnLeaderRefused(leader, Error(Code::kMismatch, "refuses this node"));
+      default:
+        connection.is_up = true;
+        follower_.OnLeaderUp(leader);
+    }
+  }
+  void Execute(const service::FollowerAction& action) {
+    if (const auto* reach = std::get_if<service::ReachLeader>(&action)) {
+      leaders_[reach->leader].is_needed = true;
+    } else if (const auto* leave = std::get_if<service::LeaveLeader>(&action)) {
+      const auto found = leaders_.find(leave->leader);
+      if (found != leaders_.end()) found->second.is_needed = false;
+    } else if (const auto* sent = std::get_if<service::ToLeader>(&action)) {
+      const auto* report = std::get_if<service::ReportQuorum>(&sent->message);
+      if (report != nullptr) question_ = report->job;
+    }
   }
 
   void Route() {
     for (int turn = 0; turn < 8; ++turn) {
       for (const service::FollowerAction& action : follower_.DrainActions()) {
+        Execute(action);
         if (const auto* lane = std::get_if<service::ToLane>(&action)) ToLanes(lane->message);
         const auto* dispatch = std::get_if<service::ToDispatch>(&action);
         if (dispatch == nullptr) continue;
@@ -272,12 +352,18 @@ class FollowerTrial {
     cluster_.node(1).Send(std::move(other));
   }
 
+  static constexpr std::uint64_t kAskersCount = 4;
+
   support::HandDrivenCluster cluster_{{.nodes_count = 2}};
   std::shared_ptr<const service::Layout> layout_ = support::PackedLayout({10, 20, 30});
   support::ClientEnd* clients_[2] = {};
   service::JobDirectory directory_;
   service::Follower follower_{{.node_name = "a", .lanes = {1}}, directory_};
   service::Agreement agreement_;
+  service::SessionIdentity identity_;  // of rank 0
+  std::map<std::string, Connection> leaders_;
+  std::uint32_t question_ = 1;  // the last one that was reported
+  service::RequestToken tokens_ = 0;
 };
 
 // Two nodes that say what they like to a leader.
@@ -296,7 +382,8 @@ class LeaderTrial {
     const auto say = [&](const service::PeerMessage& message) {
       leader_.Handle(node, message, ++now_);
     };
-    switch (action % 16) {
+    const int kind = action % 64 % 24;
+    switch (kind) {
       case 0:
         say(service::JoinJob{.job = job,
                              .name = job < 2 ? "train" : "other",
@@ -354,18 +441,63 @@ class LeaderTrial {
         leader_.OnNodeDown(node, Code::kPeerLost, "gone");
         break;
       default:
-        OnNodeUp(node);
+        StepOfQuorums(kind, node, job, script);
     }
     Route();
   }
   void Finish() {
+    AwaitDeadlines(leader_, now_, [this] { Route(); });
     for (const service::NodeId node : std::initializer_list<service::NodeId>{1, 2})
       leader_.OnNodeDown(node, Code::kPeerLost, "gone");
+    HR_CHECK(leader_.quorums_count() == 0, leader_.quorums_count());
+    HR_CHECK(leader_.NextDeadline() == kNever, leader_.NextDeadline());
     HR_CHECK(leader_.jobs_count() == 0, leader_.jobs_count());
     HR_CHECK(leader_.nodes_count() == 0, leader_.nodes_count());
   }
 
  private:
+  // What else nodes say: of members that are left, of slow ranks, of sums and of settings.
+  void StepOfQuorums(int kind, service::NodeId node, std::uint32_t job, Script& script) {
+    const auto say = [&](const service::PeerMessage& message) {
+      leader_.Handle(node, message, ++now_);
+    };
+    switch (kind) {
+      case 15:
+        OnNodeUp(node);
+        break;
+      case 16:
+        say(fuzz::ReportOf(script, job));
+        break;
+      case 17:
+        say(service::LeaveQuorum{job});
+        break;
+      case 18:
+        say(service::ReportJobPlaces{
+            .name = "train", .uid = 1000, .places = fuzz::PlacesOf(script)});
+        break;
+      case 19:
+        now_ += script.Read<std::uint16_t>() * kMillisecond;
+        leader_.Expire(now_);
+        break;
+      case 20:
+        say(service::ReportRankLate{.job = job, .text = "is late"});
+        break;
+      case 21: {
+        const auto choice = script.Read<std::uint8_t>();
+        say(service::ReportBlockHashed{
+            .job = job,
+            .hash = {{choice % 2 == 0, choice / 2U % 4, choice / 8U % 4}, choice / 128U}});
+        break;
+      }
+      case 22:
+        if (const auto steering = fuzz::SteeringOf(script); steering) {
+          say(service::RequestSteering{.job = job, .steering = *steering});
+        }
+        break;
+      default:
+        leader_.OnNodeRefused(script.Read<std::uint8_t>() % 2 == 0 ? "" : "node c was refused");
+    }
+  }
   void OnNodeUp(service::NodeId node) {
     leader_.OnNodeDown(node, Code::kPeerLost, "came again");
     leader_.OnNodeUp(node, {.name = node == 1 ? "a" : "b", .addresses = {node == 1 ? "A0" : "B0"}},

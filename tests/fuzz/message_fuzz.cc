@@ -1,6 +1,7 @@
 // What a node that lies, or nobody, may send to a lane between nodes while it works: the bytes are
 // a script of posts, of messages with any header, and of time. Whatever they are, each transfer
-// ends exactly once, and when the group is closed nothing of it is left.
+// ends exactly once, and when the group is closed nothing of it is left. With two rails the
+// messages go through what numbers and acknowledges them, too.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "tests/fuzz/message_act.h"
 #include "tests/unit/transport/exchange_fleet.h"
 #include "transport/codec/codec.h"
+#include "transport/rails/rail_peers.h"
 
 namespace {
 
@@ -24,15 +26,21 @@ constexpr std::size_t kStepsMax = 64;  // of one act
 constexpr std::size_t kPostsMax = 8;
 constexpr std::uint64_t kCount = 100;
 constexpr std::uint32_t kDataCount = 2;
+constexpr std::size_t kPieceSize = 4096;
+constexpr std::uint64_t kFirstWireId = 1000;  // of a Fleet's nodes
 
 class Trial {
  public:
   // With a server as the third node, which begins a transfer by what a message says.
-  explicit Trial(bool with_server)
-      : fleet_({.data_count = kDataCount,
+  Trial(bool with_server, std::uint32_t rails_count)
+      : rails_count_(rails_count),
+        // Rails carry what goes at once.
+        fleet_({.data_count = kDataCount,
                 .servers_count = with_server ? 1U : 0U,
-                .exchange = {.piece_size = 4096, .staging_size = std::size_t{1} << 20},
-                .network = {.eager_size = 256, .closes_are_told = true}}) {}
+                .exchange = {.piece_size = kPieceSize, .staging_size = std::size_t{1} << 20},
+                .network = {.eager_size = rails_count == 1 ? 256 : kPieceSize,
+                            .closes_are_told = true},
+                .rails_count = rails_count}) {}
 
   void Play(const MessageAct& act) {
     switch (act.kind % 4) {
@@ -61,6 +69,9 @@ class Trial {
     }
     HR_CHECK(fleet_.network().open_count() == 0, fleet_.network().open_count());
     HR_CHECK(fleet_.network().staging_count() == 0, fleet_.network().staging_count());
+    for (std::uint32_t node = 0; rails_count_ > 1 && node < fleet_.nodes_count(); ++node) {
+      HR_CHECK(fleet_.rails(node).links_count() == 0, node, fleet_.rails(node).links_count());
+    }
   }
 
  private:
@@ -124,9 +135,27 @@ class Trial {
     const std::size_t size = (act.honest & MessageAct::kSize) != 0 ? honest_size : act.size % 8192;
     const std::uint32_t target = header.sender == 1 ? fleet_.nodes_count() - 1 : 0;
     const std::uint32_t to = fleet_.nodes_count() == kDataCount ? 0 : target;
-    fleet_.network().Inject(Fleet::NameOf(to), header, std::vector<std::byte>(size));
+    InjectAt(to, act, header, size);
+  }
+  void InjectAt(std::uint32_t to, const MessageAct& act, MessageHeader header, std::size_t size) {
+    const std::size_t rail = act.count % rails_count_;
+    const bool is_control = rails_count_ > 1 && (act.honest & MessageAct::kControl) != 0;
+    if ((act.honest & MessageAct::kSequence) != 0 || is_control) {
+      header.sequence %= 16;
+      header.acknowledged %= 16;
+    }
+    if (is_control) {
+      header.key = 0;
+      header.kind %= 5;
+      // Of wires that there are, and of some that are not.
+      header.operation_count = kFirstWireId + header.operation_count % 4;
+      header.position = header.kind == kRailAcknowledgement ? KeyOf(1) : header.position % 16;
+      size = act.size % 8 == 0 ? size : 0;
+    }
+    fleet_.network().Inject(Fleet::RailName(to, rail), header, std::vector<std::byte>(size));
   }
 
+  std::uint32_t rails_count_;
   std::vector<std::unique_ptr<std::array<std::int32_t, kCount>>> memory_;  // outlives the fleet
   Fleet fleet_;
   std::array<std::size_t, kDataCount> posted_{};
@@ -136,7 +165,7 @@ class Trial {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
   if (size == 0) return 0;
-  Trial trial(bytes[0] % 2 != 0);
+  Trial trial(bytes[0] % 2 != 0, 1 + bytes[0] / 2U % 2);
   ++bytes;
   --size;
   for (std::size_t i = 0; i < kActsMax && size >= sizeof(MessageAct); ++i) {

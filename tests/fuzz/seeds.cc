@@ -144,14 +144,34 @@ void WriteForming() {
       "\x00\x00\x01\x02\x03\x04\x06\x00\x06\x04\x06\x08\x06\x01\x06\x05\x06\x09\x07\x20"sv);
   Write("forming/honest", honest);
   Write("forming/twice", honest + std::string("\x00\x01\x02\x04"sv));
-  // 0x84 spoils what is opened: its blocks, a rank that is there twice, one beyond the world.
-  Write("forming/blocks", std::string("\x00\x84\x05\x02\0\0\0\0\0\0\x20\x01\x02"sv));
-  Write("forming/twin", std::string("\x00\x84\x1a\0\0\0\0\0\0\0\0\x01\x02"sv));
-  Write("forming/beyond", std::string("\x00\x84\x19\x4d\0\0\0\0\0\0\0\x01\x02"sv));
+  // 0x80 spoils what is opened: its blocks, a rank that is there twice, one beyond the world.
+  Write("forming/blocks", std::string("\x00\x80\x05\x02\0\0\0\0\0\0\x20\x01\x02"sv));
+  Write("forming/twin", std::string("\x00\x80\x1a\0\0\0\0\0\0\0\0\x01\x02"sv));
+  Write("forming/beyond", std::string("\x00\x80\x19\x4d\0\0\0\0\0\0\0\x01\x02"sv));
   Write("forming/early", std::string("\x00\x02\x01\x00"sv));
   // Two nodes join, are seated, open, measure, start, hand in layouts, hold a plan, tell times.
-  Write("forming/led", std::string("\x01\x00\x40\x01\x41\x02\x42\x03\x43\x04\x44\x05\x45\x08\x48"
-                                   "\x06\x05\x46\x05\x08\x48\x09\x0a\x4a"sv));
+  const std::string led(
+      "\x01\x00\x40\x01\x41\x02\x42\x03\x43\x04\x44\x05\x45\x08\x48"
+      "\x06\x05\x46\x05\x08\x48\x09\x0a\x4a"sv);
+  Write("forming/led", led);
+  // Clients ask who is left: members 0 and 1 over two connections; another leader is tried; the
+  // decision.
+  Write("forming/asks",
+        honest + std::string("\x08\x0c\x00\x00\x03\x00\x01\x0c\x00\x11\x03\x00\x01\x0f\x00"
+                             "\x10\x00\x03\x01\x01\x00\x0d\x00\x01"sv));
+  Write("forming/applies",
+        honest + std::string("\x13\x0c\x00\x04\x03\x00\x01\x08\x12\x00\x03\x03\x01\x01"
+                             "\x0c\x00\x01\x03\x00\x01\x10\x00\x03\x01\x01\x04\x09"sv));
+  Write("forming/moves",
+        honest + std::string("\x0e\x00\x0c\x00\xc0\x03\x00\x01\x15\x00\x00\x15\x01\x02"
+                             "\x11\x00\x01\x0a\x20"sv));
+  // Both nodes ask, of members 0 and 1; one is not known, and its time runs out.
+  Write("forming/decided",
+        led + std::string("\x10\x01\x03\x00\x01\x01\x01\x00\x50\x01\x03\x00\x01\x01\x01\x20"
+                          "\x13\xff\xff"sv));
+  Write("forming/grace",
+        led + std::string("\x10\x01\x07\x00\x01\x07\x02\x00\x03\x52\x03\x01\x01\x01\x01"
+                          "\x13\xff\xff\x51\x14\x15\x02\x16\x08\x02"sv));
   Write("forming/stranger", std::string("\x01\x00\x80\x00\x81\x00\x01\x01\x40\x41\x0e\x0f"sv));
 }
 
@@ -340,12 +360,30 @@ void WriteNodesMessages() {
   const MessageAct post{.kind = MessageAct::kPost};
   const MessageAct post_b{.kind = MessageAct::kPost, .honest = 1};
   const MessageAct step{.kind = MessageAct::kStep, .count = 20};
-  for (const char server : {'\0', '\1'}) {
-    std::string script(1, server);
-    for (const MessageAct& act : {post, post_b, step, inject, step, post, step, inject, step}) {
+  // The same over two rails: a message that came already, one of long after it, an acknowledgement
+  // of what was not sent, and pings of the other wire and of none.
+  std::vector<MessageAct> acts{post, post_b, step, inject, step, post, step, inject, step};
+  const auto by_rail = [&](std::uint8_t flag, const transport::MessageHeader& header) {
+    MessageAct act = inject;
+    act.honest |= flag;
+    act.header = header;
+    act.size = 1;
+    acts.insert(acts.begin() + 3, {act, step});
+  };
+  for (const int choice : {0, 1, 2, 3}) {
+    if (choice == 2) {
+      by_rail(MessageAct::kSequence, {.sequence = 1});
+      by_rail(MessageAct::kSequence, {.sequence = 15, .acknowledged = 1});
+      by_rail(MessageAct::kControl, {.operation_count = 1, .kind = 1, .acknowledged = 9});
+      by_rail(MessageAct::kControl, {.position = 1, .operation_count = 1, .kind = 2});
+      by_rail(MessageAct::kControl, {.position = 1, .operation_count = 3, .kind = 2});
+    }
+    std::string script(1, static_cast<char>(choice));
+    for (const MessageAct& act : acts) {
       script.append(reinterpret_cast<const char*>(&act), sizeof act);
     }
-    Write(server == 0 ? "message/alone" : "message/with_server", script);
+    const std::string rails = choice >= 2 ? "_by_rails" : "";
+    Write((choice % 2 == 0 ? "message/alone" : "message/with_server") + rails, script);
   }
 }
 
