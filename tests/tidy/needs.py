@@ -40,6 +40,7 @@ PROGRAMS = {
     "chown": "coreutils",
     "chromium": "chromium",
     "chroot": "coreutils",
+    "clang++": "clang",
     "clang-format": "clang-format",
     "clang-tidy": "clang-tidy",
     "cmake": "cmake",
