@@ -302,13 +302,13 @@ void WriteRecorder(ipc::BoardLayout& board) {
     row.tensors = 1;
     row.stages_count = 2;
     row.stages[0] = {.lane = 0,
-                     .step = 0,
+                     .stage = 0,
                      .reserved0 = 0,
                      .queued_us = 20'000,
                      .begin_us = 21'000,
                      .end_us = 30'000};
     row.stages[1] = {.lane = 1,
-                     .step = 1,
+                     .stage = 1,
                      .reserved0 = 0,
                      .queued_us = 30'000,
                      .begin_us = UINT32_MAX,
