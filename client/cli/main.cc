@@ -60,6 +60,8 @@ int Run(int argc, char** argv) {
       globals.board_path = ipc::BoardPathBeside(globals.socket_path);
     }
   });
+  app.add_option("--uid", globals.uid,
+                 "only jobs of this user; needed where several users have a job of one name");
   app.add_flag("--json", globals.json, "print JSON; its keys are documented and stable");
   app.add_flag("-H,--no-header", globals.no_header, "print tables without their header line");
 

@@ -10,11 +10,13 @@ interface Admin {
   # A bounded, side-effect-free round trip through control and dispatch: proves the data path
   # answers, not only the socket.
   ping @1 () -> (controlNs :Int64, dispatchNs :Int64);
-  setPolicy @2 (job :Text, policy :Text) -> (code :UInt8, text :Text);
+  setPolicy @2 (job :Text, policy :Text, owner :Int64 = -1) -> (code :UInt8, text :Text);
   # Asks the job's leader for a plan by that policy from now on. code: headrace::Code, 0: passed on.
-  steer @3 (job :Text, steering :Steering) -> (code :UInt8, text :Text);
+  # owner: uid of the user whose job of that name is meant; -1: the only one that the caller may
+  # change.
+  steer @3 (job :Text, steering :Steering, owner :Int64 = -1) -> (code :UInt8, text :Text);
   # Asks every node of the job for something. code: headrace::Code, 0: passed on. The job's owner,
-  # root and the user of the service may.
+  # root and the user of the service may. owner: as for setPolicy.
   probe @4 () -> (dispatchNs :Int64, lanes :List(LaneProbe), parts :List(PartProbe));
   # A bounded, side-effect-free way through every thread that a client depends on: dispatch
   # (dispatchNs -1: no answer), every lane, and the other parts.

@@ -114,8 +114,9 @@ void Leases::CountRefusal() {
 }
 
 void Leases::FailJob(JobId job, Code code, const std::string& cause) {
-  if (const std::string name = ranks_.Fail(job, cause); !name.empty()) {
-    ReportEvent(code, job, fmt::format("job {} has failed: {}", name, cause));
+  if (const auto failed = ranks_.Fail(job, cause); failed) {
+    const auto& [name, uid] = *failed;
+    ReportEvent(code, job, fmt::format("job {} has failed: {}", name, cause), uid);
   }
 }
 
@@ -153,6 +154,7 @@ std::vector<Leases::OpenJob> Leases::OpenJobs() const {
     OpenJob& job = jobs[lease.identity.job];
     job.job = lease.identity.job;
     job.name = lease.identity.job_name;
+    job.uid = lease.identity.uid;
     job.can_reconnect = job.can_reconnect && lease.identity.can_reconnect;
   }
   std::vector<OpenJob> open;

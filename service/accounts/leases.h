@@ -54,6 +54,7 @@ class Leases {
   struct OpenJob {
     JobId job;
     std::string name;
+    std::uint32_t uid = 0;      // of its owner
     bool can_reconnect = true;  // all of its ranks here
   };
   std::vector<OpenJob> OpenJobs() const;

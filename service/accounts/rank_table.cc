@@ -69,12 +69,6 @@ std::string RankTable::AttachedRanks(const Job& job) {
 }
 
 Status RankTable::CheckJoin(const JoinRequest& request, const Job& job) {
-  if (job.uid != request.uid) {
-    return Error(Code::kPermissionDenied,
-                 fmt::format("job {} belongs to uid {}, rank {} (pid {}) is of uid {}: give this "
-                             "job another name",
-                             request.job, job.uid, request.rank, request.pid, request.uid));
-  }
   if (!job.failure.empty()) {
     return Error(Code::kPeerLost,
                  fmt::format("job {} has failed ({}) and {} of it remains attached: it can begin "
@@ -176,25 +170,25 @@ Result<RankSlot> RankTable::Join(const JoinRequest& request) {
   if (Status status = lost_.Check(request.job, request.uid, request.after_epoch); !status) {
     return status.error();
   }
-  auto found = jobs_.find(request.job);
+  const JobKey key{request.job, request.uid};
+  auto found = jobs_.find(key);
   if (found != jobs_.end()) {
     if (Status status = CheckJoin(request, found->second); !status) return status.error();
   }
   if (Status status = CheckRoom(request, found == jobs_.end()); !status) return status.error();
-  if (request.after_epoch == 0) lost_.Forget(request.job);
+  if (request.after_epoch == 0) lost_.Forget(request.job, request.uid);
   Use& use = uses_[request.uid];
   ++use.ranks;
   if (found == jobs_.end()) {
     ++use.jobs;
     found = jobs_
-                .emplace(request.job, Job{.id = JobId{++jobs_opened_},
-                                          .uid = request.uid,
-                                          .world_size = request.world_size,
-                                          .goes_on = request.after_epoch != 0,
-                                          .members_hash = request.members_hash,
-                                          .rendezvous = request.rendezvous,
-                                          .failure = {},
-                                          .members = {}})
+                .emplace(key, Job{.id = JobId{++jobs_opened_},
+                                  .world_size = request.world_size,
+                                  .goes_on = request.after_epoch != 0,
+                                  .members_hash = request.members_hash,
+                                  .rendezvous = request.rendezvous,
+                                  .failure = {},
+                                  .members = {}})
                 .first;
   }
   Job& job = found->second;
@@ -202,7 +196,7 @@ Result<RankSlot> RankTable::Join(const JoinRequest& request) {
   job.members.insert_or_assign(request.rank,
                                Member{.session = request.session, .pid = request.pid});
   HR_CHECK(!sessions_.contains(request.session), request.session.value);
-  sessions_.insert_or_assign(request.session, Place{.job = request.job, .rank = request.rank});
+  sessions_.insert_or_assign(request.session, Place{.job = key, .rank = request.rank});
   return RankSlot{.job = job.id, .epoch = job.epoch};
 }
 
@@ -213,7 +207,7 @@ void RankTable::Withdraw(SessionId session) {
   sessions_.erase(found);
   Job& job = jobs_.at(place.job);
   job.members.erase(place.rank);
-  EndRank(job.uid, place.job);
+  EndRank(place.job);
 }
 
 void RankTable::Depart(SessionId session, bool orderly, std::string_view cause, bool exited) {
@@ -228,12 +222,13 @@ void RankTable::Depart(SessionId session, bool orderly, std::string_view cause, 
   // The first cause is what the others suffer from; later ones follow from it.
   if (!orderly && job.failure.empty()) {
     job.failure = fmt::format("rank {} (pid {}) {}", place.rank, member.pid, cause);
-    if (exited) lost_.Note(place.job, {.uid = job.uid, .epoch = job.epoch, .cause = job.failure});
+    const auto& [name, uid] = place.job;
+    if (exited) lost_.Note(name, uid, {.epoch = job.epoch, .cause = job.failure});
   }
-  EndRank(job.uid, place.job);
+  EndRank(place.job);
 }
 
-std::string RankTable::Fail(JobId id, std::string_view cause) {
+std::optional<RankTable::JobKey> RankTable::Fail(JobId id, std::string_view cause) {
   const auto found = std::find_if(jobs_.begin(), jobs_.end(),
                                   [id](const auto& entry) { return entry.second.id == id; });
   if (found == jobs_.end() || !found->second.failure.empty()) return {};
@@ -241,14 +236,14 @@ std::string RankTable::Fail(JobId id, std::string_view cause) {
   return found->first;
 }
 
-void RankTable::EndRank(std::uint32_t uid, const std::string& name) {
-  const auto use = uses_.find(uid);
-  HR_CHECK(use != uses_.end() && use->second.ranks > 0 && use->second.jobs > 0, uid);
-  const auto& members = jobs_.at(name).members;
+void RankTable::EndRank(const JobKey& key) {
+  const auto use = uses_.find(key.second);
+  HR_CHECK(use != uses_.end() && use->second.ranks > 0 && use->second.jobs > 0, key.second);
+  const auto& members = jobs_.at(key).members;
   const bool empty = std::none_of(members.begin(), members.end(),
                                   [](const auto& entry) { return entry.second.attached; });
   if (empty) {
-    jobs_.erase(name);
+    jobs_.erase(key);
     --use->second.jobs;
   }
   if (--use->second.ranks == 0) uses_.erase(use);

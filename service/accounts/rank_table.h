@@ -1,5 +1,6 @@
 // Which ranks of which jobs are attached, and who may join. Pure: no clock, no socket, no log.
 //
+// A job is known by its name and its user: jobs of two users never meet, whatever they are called.
 // A job comes into being with its first rank and ends when its last one is gone. A rank that is
 // lost fails the job, and a rank that has left is not taken again: in both cases the ranks that
 // remain have posted operations that a newcomer has not, so newcomers wait until all are gone.
@@ -12,8 +13,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "ipc/base/ids.h"
 #include "ipc/base/result.h"
@@ -58,9 +61,10 @@ class RankTable {
   // `exited`: with its process, so that its job's epoch cannot go on.
   void Depart(SessionId session, bool orderly, std::string_view cause, bool exited = false);
 
-  // The job takes no rank until all that remain are gone. Its name; empty when it is unknown or has
-  // failed before.
-  std::string Fail(JobId job, std::string_view cause);
+  using JobKey = std::pair<std::string, std::uint32_t>;  // name and uid
+  // The job takes no rank until all that remain are gone. None when it is unknown or has failed
+  // before.
+  std::optional<JobKey> Fail(JobId job, std::string_view cause);
 
   // What a uid has of the board's rows, and how many it could come to while others have what they
   // have now.
@@ -83,7 +87,6 @@ class RankTable {
   };
   struct Job {
     JobId id;
-    std::uint32_t uid = 0;
     std::uint32_t world_size = 1;
     std::uint32_t epoch = 1;         // greater than all that its ranks were in before
     bool goes_on = false;            // its ranks were in one before
@@ -93,7 +96,7 @@ class RankTable {
     std::map<std::uint32_t, Member> members;  // by rank; with those that are gone
   };
   struct Place {
-    std::string job;
+    JobKey job;
     std::uint32_t rank = 0;
   };
   struct Use {
@@ -108,12 +111,12 @@ class RankTable {
     return shares_.bounded && uid != 0 && uid != shares_.service_uid;
   }
   Status CheckRoom(const JoinRequest& request, bool opens_job) const;
-  // A rank of a job of that uid is gone, and with the last one the job.
-  void EndRank(std::uint32_t uid, const std::string& name);
+  // A rank of the job is gone, and with the last one the job.
+  void EndRank(const JobKey& key);
 
   RankShares shares_;
   std::map<std::uint32_t, Use> uses_;  // of uids that have ranks
-  std::map<std::string, Job> jobs_;
+  std::map<JobKey, Job> jobs_;
   std::map<SessionId, Place> sessions_;
   LostEpochs lost_;
   std::uint32_t jobs_opened_ = 0;

@@ -38,8 +38,9 @@ inline constexpr std::size_t kJobsServedMax = 256;
 // Limit of events about late ranks of one job that a leader may cause on a node.
 inline constexpr int kLateEventsMax = 16;
 inline constexpr TimeNs kLateEventsWindow = 10 * kSecond;
-// Limit of pending reports of refused ranks whose jobs have no other rank on this node.
-inline constexpr std::ptrdiff_t kRefusedMax = 16;
+// Limit of pending reports of refused ranks whose jobs have no other rank on this node. Each report
+// of a user counts against it twice for that user.
+inline constexpr std::ptrdiff_t kRefusedMax = 32;
 
 struct FollowerOptions {
   std::string node_name;            // name of this node

@@ -45,9 +45,9 @@ Follower::Follower(FollowerOptions options, JobDirectory& directory)
   home_.OnNodeUp(kHere, {.program = {}, .name = jobs_.options().node_name, .addresses = {}}, "");
 }
 
-Status Follower::CheckAttach(std::string_view job, std::uint32_t rank) const {
+Status Follower::CheckAttach(std::string_view job, std::uint32_t uid, std::uint32_t rank) const {
   for (const auto& [number, known] : jobs_.all()) {
-    if (known.name != job || known.id == JobId{} || known.forgotten) continue;
+    if (known.name != job || known.uid != uid || known.id == JobId{} || known.forgotten) continue;
     if (known.phase < Phase::kOpening || known.phase > Phase::kRunning) continue;
     for (const AgreedNode& node : known.agreement.nodes) {
       if (std::find(node.ranks.begin(), node.ranks.end(), rank) == node.ranks.end()) continue;
@@ -168,9 +168,10 @@ void Follower::Handle(const RankRefused& message) {
 
 // Ranks of other nodes may wait for it: this node joins their job, and ends it.
 void Follower::ReportRefused(const RankRefused& message, const std::string& cause) {
-  const auto sent = std::count_if(jobs_.all().begin(), jobs_.all().end(), [](const auto& entry) {
-    return entry.second.refused.has_value();
-  });
+  std::ptrdiff_t sent = 0;  // a report of the same user counts twice
+  for (const auto& [number, job] : jobs_.all()) {
+    if (job.refused) sent += job.uid == message.uid ? 2 : 1;
+  }
   if (sent >= kRefusedMax || message.leader.empty() || message.world_size == 0 ||
       message.world_size > transport::kMembersMax) {
     return;

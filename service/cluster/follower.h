@@ -49,9 +49,9 @@ class Follower {
   Follower(const Follower&) = delete;
   Follower& operator=(const Follower&) = delete;
 
-  // Whether the rank may attach to a job of that name. The rank table checks the ranks of this
-  // node.
-  Status CheckAttach(std::string_view job, std::uint32_t rank) const;
+  // Whether the rank may attach to the job of that name and user. The rank table checks the ranks
+  // of this node.
+  Status CheckAttach(std::string_view job, std::uint32_t uid, std::uint32_t rank) const;
   void OnRankAttached(const SessionIdentity& identity);
   // Answered by an action: kUnavailable, with what the job waits for, if it cannot run yet.
   void Handle(const AskForming& message, TimeNs now);

@@ -97,7 +97,8 @@ void FollowerPlans::Handle(Job& job, const AnnouncePlanSwitch& change) {
   jobs_.Add(ToWatch{Event{
       .code = Code::kOk,
       .job = job.id,
-      .text = DescribeSwitch(job.name, *job.offered, job.layouts.layout()->tensors.size(), sent)}});
+      .text = DescribeSwitch(job.name, *job.offered, job.layouts.layout()->tensors.size(), sent),
+      .uid = job.uid}});
 }
 
 }  // namespace headrace::service

@@ -92,7 +92,8 @@ void FollowerSettings::Handle(Job& job, const AnnounceRankLate& late, TimeNs now
   if (!job.late_events.TryAcquire(now)) return;
   jobs_.Add(ToWatch{Event{.code = Code::kTimeout,
                           .job = job.id,
-                          .text = fmt::format("job {}: {}", job.name, late.text)}});
+                          .text = fmt::format("job {}: {}", job.name, late.text),
+                          .uid = job.uid}});
 }
 
 }  // namespace headrace::service

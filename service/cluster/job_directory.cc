@@ -1,10 +1,9 @@
 #include "service/cluster/job_directory.h"
 
 #include <algorithm>
-#include <map>
 #include <tuple>
 
-#include "ipc/base/check.h"
+#include "service/cluster/fair_drop.h"
 
 namespace headrace::service {
 
@@ -92,14 +91,7 @@ void JobDirectory::Forget(const JobKey& job) {
 }
 
 void JobDirectory::ForgetOne() {
-  std::map<std::uint32_t, std::size_t> counts;
-  for (const Known& each : known_) ++counts[each.job.second];
-  const auto most =
-      std::ranges::max_element(counts, {}, [](const auto& entry) { return entry.second; });
-  const auto oldest = std::ranges::find_if(
-      known_, [&most](const Known& each) { return each.job.second == most->first; });
-  HR_CHECK(oldest != known_.end(), most->first);
-  known_.erase(oldest);
+  known_.erase(OldestOfGreediest(known_, [](const Known& each) { return each.job.second; }));
 }
 
 }  // namespace headrace::service

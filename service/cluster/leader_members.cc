@@ -13,9 +13,12 @@ const char* DescribeStart(bool goes_on) { return goes_on ? "goes on" : "begins";
 
 }  // namespace
 
-// A job that has begun takes nobody in. While it ends, the next epoch of that name may gather.
+// A job that has begun takes nobody in. While it ends, its next epoch may gather.
 Result<LedJobs::JobNumber> LeaderMembers::Place(const JoinJob& join, TimeNs now) {
+  std::size_t own = 0;  // jobs of that user
   for (const auto& [number, job] : jobs_.all()) {
+    if (job.uid != join.uid) continue;
+    ++own;
     if (job.name != join.name) continue;
     if (job.phase == Phase::kForming) return number;
     const bool ends =
@@ -27,10 +30,15 @@ Result<LedJobs::JobNumber> LeaderMembers::Place(const JoinJob& join, TimeNs now)
                              "this job another name",
                              job.name, job.world_size, job.epoch));
   }
-  if (jobs_.all().size() >= kJobsLedMax) {
-    return Error(Code::kExhausted,
-                 fmt::format("the service on node {} leads {} jobs, more are not supported",
-                             jobs_.options().node_name, jobs_.all().size()));
+  // Fair share: a user may have as many as it leaves free for others.
+  if (own + jobs_.all().size() >= kJobsLedMax) {
+    return Error(
+        Code::kExhausted,
+        fmt::format(
+            "the service on node {} leads {} of at most {} jobs, {} of them of uid {}, which "
+            "leaves none for that user: end one, or name another node as the "
+            "rendezvous",
+            jobs_.options().node_name, jobs_.all().size(), kJobsLedMax, own, join.uid));
   }
   Job job;
   job.name = join.name;
@@ -60,12 +68,6 @@ Status LeaderMembers::CheckJoin(NodeId node, const JoinJob& join, const Job& job
   }
   if (job.parts.empty()) return {};
   const std::string& first = jobs_.NameOf(job.parts.front());
-  if (join.uid != job.uid) {
-    return Error(Code::kPermissionDenied,
-                 fmt::format("job {} belongs to uid {} on node {}, here it is of uid {}: give this "
-                             "job another name",
-                             job.name, job.uid, first, join.uid));
-  }
   if (join.world_size != job.world_size) {
     return Error(Code::kMismatch,
                  fmt::format("the ranks of job {} differ in its size: on node {} they say {}, on "
@@ -169,7 +171,7 @@ void LeaderMembers::Handle(Job& job, Part& part, const ReportRankAttached& rank)
     return jobs_.Fail(job, status.code(), status.error().text());
   }
   if (rank.after_epoch == 0) {
-    lost_.Forget(job.name);
+    lost_.Forget(job.name, job.uid);
     quorums_.Forget(job.name, job.uid);
   }
   job.goes_on = rank.after_epoch != 0;
@@ -204,7 +206,7 @@ void LeaderMembers::RemovePart(LedJobs::JobNumber number, NodeId node) {
 void LeaderMembers::Handle(Job& job, Part& part, const ReportRankLost& lost) {
   const std::string cause = fmt::format("{} {}", jobs_.DescribeRank(part, lost.rank), lost.cause);
   if (lost.exited) {
-    lost_.Note(job.name, {.uid = job.uid, .epoch = job.epoch, .cause = cause});
+    lost_.Note(job.name, job.uid, {.epoch = job.epoch, .cause = cause});
     quorums_.OnEpochLost(job.name, job.uid, job.epoch);
   }
   jobs_.Fail(job, Code::kPeerLost, cause);

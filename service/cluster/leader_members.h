@@ -46,7 +46,7 @@ class LeaderMembers {
   using Part = LedJob::Part;
   using Phase = LedJob::Phase;
 
-  // The forming job of that name, or a new one; the error says why neither is possible.
+  // The forming job of that name and user, or a new one; the error says why neither is possible.
   Result<LedJobs::JobNumber> Place(const JoinJob& join, TimeNs now);
   Status CheckJoin(NodeId node, const JoinJob& join, const Job& job) const;
   Status CheckRankAttached(const Job& job, const Part& part, const ReportRankAttached& rank) const;

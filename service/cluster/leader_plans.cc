@@ -103,7 +103,7 @@ void LeaderPlans::Execute(Job& job, const PlanSwitch& change) {
 void LeaderPlans::Execute(Job& job, const PlanNote& note) {
   HR_CHECK(!job.parts.empty(), job.name);
   const JobId id = jobs_.options().in_process ? JobId{job.parts.front().number} : JobId{};
-  jobs_.Report({Event{.code = note.code, .job = id, .text = note.text}});
+  jobs_.Report({Event{.code = note.code, .job = id, .text = note.text, .uid = job.uid}});
 }
 
 }  // namespace headrace::service

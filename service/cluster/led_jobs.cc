@@ -79,8 +79,9 @@ std::string LedJobs::DescribeForming(const LedJob& job) const {
           options_.node_name);
     }
     const std::string& refused = RefusalOf(job);
-    return fmt::format("{} of {} ranks have attached: {}{}{}", job.world_size - missing.size(),
-                       job.world_size, MissingRanks(missing), refused.empty() ? "" : "; ", refused);
+    return fmt::format("{} of {} ranks have attached: {}{}{}{}", job.world_size - missing.size(),
+                       job.world_size, MissingRanks(missing), refused.empty() ? "" : "; ", refused,
+                       DescribeNamesake(job));
   }
   std::vector<std::string> slow;
   for (const LedJob::Part& part : job.parts) {
@@ -94,7 +95,28 @@ std::string LedJobs::DescribeForming(const LedJob& job) const {
                      NodeList(slow), doing);
 }
 
+// Where nodes do not have the same users, the ranks of one job come as several jobs.
+std::string LedJobs::DescribeNamesake(const LedJob& job) const {
+  const auto found = std::ranges::find_if(jobs_, [&job](const auto& entry) {
+    const LedJob& other = entry.second;
+    return other.name == job.name && other.uid != job.uid && other.world_size == job.world_size &&
+           other.phase == LedJob::Phase::kForming && !other.parts.empty();
+  });
+  if (found == jobs_.end()) return {};
+  return fmt::format(
+      "; ranks on node {} wait as a job of the same name of uid {}, this one is of uid {}: if they "
+      "belong together, start them with the same uid on all nodes",
+      NameOf(found->second.parts.front()), found->second.uid, job.uid);
+}
+
 void LedJobs::AnnounceForming(LedJob& job) {
+  AnnounceFormingOf(job);
+  for (auto& [number, other] : jobs_) {
+    if (other.name == job.name && other.uid != job.uid) AnnounceFormingOf(other);
+  }
+}
+
+void LedJobs::AnnounceFormingOf(LedJob& job) {
   const std::string text = DescribeForming(job);
   const bool refused = job.phase == LedJob::Phase::kForming && !RefusalOf(job).empty();
   for (LedJob::Part& part : job.parts) {

@@ -32,6 +32,8 @@ namespace headrace::service {
 // Identifies a connected service; never reused.
 using NodeId = std::uint64_t;
 
+// Limit of jobs, and of questions who is left of a job. Each job of a user counts against it twice
+// for that user, so one alone comes to half of them.
 inline constexpr std::size_t kJobsLedMax = 256;
 // Limit of jobs of one node, so that no three nodes can use up kJobsLedMax.
 inline constexpr std::size_t kJobsOfNodeMax = 64;
@@ -135,7 +137,8 @@ class LedJobs {
   }
   std::string DescribeRank(const LedJob::Part& part, std::uint32_t rank) const;
 
-  // Sends every node with ranks what its job waits for, if that has changed.
+  // Sends every node with ranks what its job waits for, if that has changed; likewise those of jobs
+  // of that name of other users.
   void AnnounceForming(LedJob& job);
   // Records that a node is refused; an empty `why` ends that. Returns whether that is a change.
   bool SetRefused(const std::string& why) { return std::exchange(refused_, why) != why; }
@@ -155,6 +158,10 @@ class LedJobs {
 
  private:
   std::string DescribeForming(const LedJob& job) const;
+  // Names a forming job of another user that ranks of this one may have joined by mistake; empty:
+  // there is none.
+  std::string DescribeNamesake(const LedJob& job) const;
+  void AnnounceFormingOf(LedJob& job);
   // A refusal of a rank or node for which the job may wait; empty if there was none.
   const std::string& RefusalOf(const LedJob& job) const {
     return job.refused.empty() ? refused_ : job.refused;

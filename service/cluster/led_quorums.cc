@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ipc/base/check.h"
+#include "service/cluster/fair_drop.h"
 #include "service/cluster/names.h"
 #include "transport/transport.h"
 
@@ -58,15 +59,7 @@ LedQuorums::Known& LedQuorums::Remember(const std::string& name, std::uint32_t u
 }
 
 // Drops the oldest of the user with the most, so that no user displaces the decisions of another.
-void LedQuorums::ForgetOne() {
-  std::map<std::uint32_t, std::size_t> counts;
-  for (const Known& each : known_) ++counts[each.uid];
-  const auto most =
-      std::ranges::max_element(counts, {}, [](const auto& entry) { return entry.second; });
-  const auto oldest = std::ranges::find(known_, most->first, &Known::uid);
-  HR_CHECK(oldest != known_.end(), most->first);
-  known_.erase(oldest);
-}
+void LedQuorums::ForgetOne() { known_.erase(OldestOfGreediest(known_, &Known::uid)); }
 
 void LedQuorums::Forget(std::string_view job, std::uint32_t uid) {
   jobs_.directory().Forget({std::string(job), uid});
@@ -139,13 +132,16 @@ void LedQuorums::Handle(NodeId node, const ReportQuorum& report) {
   if (jobs_.nodes().at(node).facts.server || IsAnswered(node, report)) return;
   std::uint64_t number = Find(report.name, report.uid);
   if (number == 0) {
-    // Fair share: a question of the same user counts twice against the limit of a node.
+    // Fair share: a question of the same user counts twice against both limits.
     std::size_t taken = 0;
+    std::size_t taken_of_node = 0;
     for (const auto& [other, each] : quorums_) {
-      if (each.reports.contains(node)) taken += each.uid == report.uid ? 2 : 1;
+      const std::size_t counts = each.uid == report.uid ? 2 : 1;
+      taken += counts;
+      if (each.reports.contains(node)) taken_of_node += counts;
     }
-    const bool has_room = jobs_.options().in_process || taken < kJobsOfNodeMax;
-    if (quorums_.size() >= kJobsLedMax || !has_room) {
+    const bool has_room = jobs_.options().in_process || taken_of_node < kJobsOfNodeMax;
+    if (taken >= kJobsLedMax || !has_room) {
       return Refuse(node, report, Code::kBusy,
                     fmt::format("{} jobs ask the service on node {} who is left of them, more are "
                                 "not supported at a time: ask again when one of them is answered",

@@ -6,26 +6,26 @@
 #include <utility>
 
 #include "ipc/base/check.h"
+#include "service/cluster/fair_drop.h"
 
 namespace headrace::service {
 
-void LostEpochs::Note(std::string_view job, Loss loss) {
-  Forget(job);
-  if (losses_.size() == kMax) losses_.pop_front();
-  losses_.push_back({std::string(job), std::move(loss)});
+void LostEpochs::Note(std::string_view job, std::uint32_t uid, Loss loss) {
+  Forget(job, uid);
+  if (losses_.size() == kMax) losses_.erase(OldestOfGreediest(losses_, &Named::uid));
+  losses_.push_back({.job = std::string(job), .uid = uid, .loss = std::move(loss)});
   HR_CHECK(losses_.size() <= kMax, losses_.size());
 }
 
-void LostEpochs::Forget(std::string_view job) {
-  std::erase_if(losses_, [job](const Named& each) { return each.job == job; });
+void LostEpochs::Forget(std::string_view job, std::uint32_t uid) {
+  std::erase_if(losses_, [&](const Named& each) { return each.job == job && each.uid == uid; });
 }
 
 Status LostEpochs::Check(std::string_view job, std::uint32_t uid, std::uint32_t after_epoch) const {
   if (after_epoch == 0) return {};
-  const auto found = std::ranges::find(losses_, job, &Named::job);
-  if (found == losses_.end() || found->loss.uid != uid || after_epoch > found->loss.epoch) {
-    return {};
-  }
+  const auto found = std::ranges::find_if(
+      losses_, [&](const Named& each) { return each.job == job && each.uid == uid; });
+  if (found == losses_.end() || after_epoch > found->loss.epoch) return {};
   return Error(Code::kMismatch,
                fmt::format("job {} cannot continue: {}; a process started in its place is refused "
                            "beside ranks that continue: end all ranks of the job, and start them "

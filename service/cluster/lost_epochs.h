@@ -16,18 +16,19 @@ namespace headrace::service {
 
 class LostEpochs {
  public:
-  // Limit; the oldest is dropped first. Its ranks then wait until their own timeout.
+  // Limit. Beyond it the oldest of the user with the most is dropped; its ranks then wait until
+  // their own timeout.
   static constexpr std::size_t kMax = 64;
 
   struct Loss {
-    std::uint32_t uid = 0;
     std::uint32_t epoch = 0;
     std::string cause;  // a text that names the rank
   };
 
-  void Note(std::string_view job, Loss loss);
+  // A job is known by its name and its user, here and below.
+  void Note(std::string_view job, std::uint32_t uid, Loss loss);
   // The job starts from the beginning.
-  void Forget(std::string_view job);
+  void Forget(std::string_view job, std::uint32_t uid);
   // Whether a rank that was in `after_epoch` of the job (0: in none) may reconnect. The error says
   // why not, and what to do.
   Status Check(std::string_view job, std::uint32_t uid, std::uint32_t after_epoch) const;
@@ -35,6 +36,7 @@ class LostEpochs {
  private:
   struct Named {
     std::string job;
+    std::uint32_t uid = 0;
     Loss loss;
   };
   std::deque<Named> losses_;  // oldest first

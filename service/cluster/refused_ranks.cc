@@ -4,12 +4,16 @@
 #include <utility>
 
 #include "ipc/base/check.h"
+#include "service/cluster/fair_drop.h"
 
 namespace headrace::service {
 
 void RefusedRanks::Note(Refusal refusal, TimeNs now) {
   Forget(refusal.job, refusal.uid, refusal.node);
-  if (refusals_.size() == kMax) refusals_.pop_front();
+  if (refusals_.size() == kMax) {
+    refusals_.erase(
+        OldestOfGreediest(refusals_, [](const Timed& each) { return each.refusal.uid; }));
+  }
   refusals_.push_back({.refusal = std::move(refusal), .at_ns = now});
   HR_CHECK(refusals_.size() <= kMax, refusals_.size());
 }

@@ -15,7 +15,8 @@ namespace headrace::service {
 
 class RefusedRanks {
  public:
-  static constexpr std::size_t kMax = 16;  // limit; the oldest is dropped first
+  // Limit. Beyond it the oldest of the user with the most is dropped.
+  static constexpr std::size_t kMax = 16;
   static constexpr TimeNs kKept = 60 * kSecond;
 
   struct Refusal {

@@ -19,8 +19,8 @@ std::uint8_t LaneOf(const Job& job) { return job.nodes() != nullptr ? 1 : 0; }
 double Milliseconds(double seconds) { return seconds * 1e3; }
 
 // Puts in front whom the others are shifted against: the one with the longest period, since who is
-// faster must be held now and then anyway; among about equal ones the first by name, so that all
-// nodes that see them choose alike.
+// faster must be held now and then anyway; among about equal ones the first by name, then by user,
+// so that all nodes that see them choose alike.
 void PutReferenceFirst(std::span<InterleavedJob> interleaved) {
   double longest_s = 0;
   for (const InterleavedJob& one : interleaved)
@@ -30,7 +30,8 @@ void PutReferenceFirst(std::span<InterleavedJob> interleaved) {
       return one.rhythm.period_s >= (1 - kLimits.tolerance) * longest_s;
     };
     if (is_long(a) != is_long(b)) return is_long(a);
-    return a.job->name() < b.job->name();
+    const int order = a.job->name().compare(b.job->name());
+    return order != 0 ? order < 0 : a.job->owner_uid() < b.job->owner_uid();
   });
 }
 

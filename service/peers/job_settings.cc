@@ -1,9 +1,11 @@
 #include "service/peers/job_settings.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -30,32 +32,49 @@ Status JobSettings::CheckPace(std::uint32_t uid) {
                                         uid, kAskedMax, kAskedWindow / kSecond));
 }
 
-Result<KnownJob> JobSettings::Find(std::string_view job, std::uint32_t uid,
-                                   const std::string& request) {
-  const std::vector<KnownJob> found = peers_.follower().FindJobs(job);
+Result<KnownJob> JobSettings::Find(const ChangeSetting& message, const std::string& request) {
+  std::vector<KnownJob> found = peers_.follower().FindJobs(message.job);
+  if (message.owner) {
+    std::erase_if(found, [&message](const KnownJob& each) { return each.uid != message.owner; });
+  }
   if (found.empty()) {
     return Error(Code::kNotFound,
-                 fmt::format("no job {} has ranks on this node: `headracectl jobs` lists those "
+                 fmt::format("no job {}{} has ranks on this node: `headracectl jobs` lists those "
                              "that do",
-                             Printable(job, kJobNameShownMax)));
+                             Printable(message.job, kJobNameShownMax),
+                             message.owner ? fmt::format(" of uid {}", *message.owner) : ""));
   }
   // While one job of that name ends, the next may have begun: that one is meant.
-  const auto allowed = std::find_if(found.rbegin(), found.rend(), [uid](const KnownJob& each) {
-    return uid == each.uid || uid == 0 || uid == ::geteuid();
-  });
-  if (allowed != found.rend()) return *allowed;
-  const KnownJob& other = found.back();
-  // Whoever asks was counted before, so that strangers' uids fill nothing.
-  HR_CHECK(askers_.contains(uid) && askers_.size() <= kAskersMax, uid, askers_.size());
-  if (askers_[uid].refused.TryAcquire(MonotonicNow())) {
-    ShowEvent(Code::kPermissionDenied, other.id,
-              fmt::format("job {}: refused uid {}, who asked for {}; it belongs to uid {}", job,
-                          uid, request, other.uid));
+  const KnownJob newest = found.back();
+  if (message.uid != 0 && message.uid != ::geteuid()) {
+    std::erase_if(found, [&message](const KnownJob& each) { return each.uid != message.uid; });
   }
-  return Error(Code::kPermissionDenied,
-               fmt::format("job {} belongs to uid {}, you are uid {}: ask its owner, or as root or "
-                           "the user of the service",
-                           job, other.uid, uid));
+  if (found.empty()) {
+    ReportRefused(message, newest, request);
+    return Error(Code::kPermissionDenied,
+                 fmt::format("job {} belongs to uid {}, you are uid {}: ask its owner, or as root "
+                             "or the user of the service",
+                             message.job, newest.uid, message.uid));
+  }
+  std::set<std::uint32_t> owners;
+  for (const KnownJob& each : found) owners.insert(each.uid);
+  if (owners.size() > 1) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("{} users have a job {}: uids {}; say whose is meant, with --uid",
+                             owners.size(), message.job, fmt::join(owners, ", ")));
+  }
+  return found.back();
+}
+
+void JobSettings::ReportRefused(const ChangeSetting& message, const KnownJob& job,
+                                const std::string& request) {
+  // Whoever asks was counted before, so that strangers' uids fill nothing.
+  HR_CHECK(askers_.contains(message.uid) && askers_.size() <= kAskersMax, message.uid,
+           askers_.size());
+  if (!askers_[message.uid].refused.TryAcquire(MonotonicNow())) return;
+  ShowEvent(Code::kPermissionDenied, job.id,
+            fmt::format("job {}: refused uid {}, who asked for {}; it belongs to uid {}",
+                        message.job, message.uid, request, job.uid));
 }
 
 void JobSettings::ShowEvent(Code code, JobId job, std::string text) {
@@ -80,7 +99,7 @@ Status JobSettings::Change(const ChangeSetting& message) {
 
 Status JobSettings::SetPolicy(const ChangeSetting& message, plan::Policy policy) {
   const std::string request = fmt::format("the policy {}", plan::Name(policy));
-  const Result<KnownJob> found = Find(message.job, message.uid, request);
+  const Result<KnownJob> found = Find(message, request);
   if (!found) return found.error();
   ShowEvent(Code::kOk, found->id,
             fmt::format("job {}: uid {} asks for {}", message.job, message.uid, request));
@@ -90,7 +109,7 @@ Status JobSettings::SetPolicy(const ChangeSetting& message, plan::Policy policy)
 
 Status JobSettings::Steer(const ChangeSetting& message, const Steering& steering) {
   const std::string request = DescribeSteering(steering);
-  const Result<KnownJob> found = Find(message.job, message.uid, request);
+  const Result<KnownJob> found = Find(message, request);
   if (!found) return found.error();
   if (steering.kind == SteeringKind::kEvict && steering.value >= found->world_size) {
     return Error(Code::kNotFound, fmt::format("job {} has no rank {}: its ranks go from 0 to {}",

@@ -38,8 +38,9 @@ class JobSettings {
 
   // An error if `uid` has made too many requests.
   Status CheckPace(std::uint32_t uid);
-  // The job of that name that `uid` may change; `request` is named in the error.
-  Result<KnownJob> Find(std::string_view job, std::uint32_t uid, const std::string& request);
+  // The job that is meant, if who asks may change it; `request` is named in the error.
+  Result<KnownJob> Find(const ChangeSetting& message, const std::string& request);
+  void ReportRefused(const ChangeSetting& message, const KnownJob& job, const std::string& request);
   Status SetPolicy(const ChangeSetting& message, plan::Policy policy);
   Status Steer(const ChangeSetting& message, const Steering& steering);
   void ShowEvent(Code code, JobId job, std::string text);

@@ -79,6 +79,7 @@ struct PlanMade {
 struct CheckRank {
   RequestToken token = 0;
   std::string job;
+  std::uint32_t uid = 0;
   std::uint32_t rank = 0;
 };
 // A rank has its slot.
@@ -108,7 +109,8 @@ struct HandInLayout {
 struct ChangeSetting {
   RequestToken token = 0;
   std::string job;
-  std::uint32_t uid = 0;
+  std::optional<std::uint32_t> owner{};  // of the job; none: there is one that `uid` may change
+  std::uint32_t uid = 0;                 // who asks
   std::variant<plan::Policy, Steering> setting;
 };
 // Checks now whether the certificate's files have changed.

@@ -38,7 +38,7 @@ kj::Promise<void> PeersActor::Serve(kj::Promise<void> stop) {
 }
 
 void PeersActor::Handle(const CheckRank& message) {
-  Answer(message.token, peers_->follower().CheckAttach(message.job, message.rank));
+  Answer(message.token, peers_->follower().CheckAttach(message.job, message.uid, message.rank));
 }
 
 void PeersActor::Handle(const CheckCertificate& /*message*/) { peers_->CheckFiles(); }

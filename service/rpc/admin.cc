@@ -38,6 +38,11 @@ kj::Promise<void> Admin::ping(PingContext context) {
   });
 }
 
+std::optional<std::uint32_t> Admin::ReadOwner(std::int64_t owner) {
+  if (owner < 0 || owner > UINT32_MAX) return std::nullopt;
+  return static_cast<std::uint32_t>(owner);
+}
+
 template <typename Context>
 kj::Promise<void> Admin::Change(Context context, ChangeSetting change, const char* what) {
   change.uid = client_->process.uid;
@@ -59,7 +64,11 @@ kj::Promise<void> Admin::setPolicy(SetPolicyContext context) {
     context.getResults().setText(wanted.error().Within(kWhat).text());
     return kj::READY_NOW;
   }
-  return Change(context, {.job = {job.begin(), job.size()}, .setting = **wanted}, kWhat);
+  return Change(context,
+                {.job = {job.begin(), job.size()},
+                 .owner = ReadOwner(context.getParams().getOwner()),
+                 .setting = **wanted},
+                kWhat);
 }
 
 kj::Promise<void> Admin::steer(SteerContext context) {
@@ -76,7 +85,11 @@ kj::Promise<void> Admin::steer(SteerContext context) {
                           .uid = client_->process.uid,
                           .node = {},
                           .forced = asked.getForced()};
-  return Change(context, {.job = {job.begin(), job.size()}, .setting = steering}, kWhat);
+  return Change(context,
+                {.job = {job.begin(), job.size()},
+                 .owner = ReadOwner(context.getParams().getOwner()),
+                 .setting = steering},
+                kWhat);
 }
 
 kj::Promise<void> Admin::drain(DrainContext context) {

@@ -5,6 +5,8 @@
 #include <kj/async.h>
 #include <kj/timer.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "ipc/schema/admin.capnp.h"
@@ -44,6 +46,8 @@ class Admin final : public schema::Admin::Server {
   // Asks peers for the change and fills its answer in.
   template <typename Context>
   kj::Promise<void> Change(Context context, ChangeSetting change, const char* what);
+  // What is no uid names nobody.
+  static std::optional<std::uint32_t> ReadOwner(std::int64_t owner);
 
   kj::Own<Client> client_;
   AdminPorts ports_;

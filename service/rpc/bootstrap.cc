@@ -159,8 +159,8 @@ kj::Promise<void> Bootstrap::FinishAttach(AttachContext context, Result<Arrival>
   }
   kj::Promise<Status> checked = Status();
   if (!arrival->lease.rendezvous.empty()) {
-    checked =
-        ports_.peers.Ask(CheckRank{.job = arrival->lease.job_name, .rank = arrival->lease.rank});
+    checked = ports_.peers.Ask(CheckRank{
+        .job = arrival->lease.job_name, .uid = arrival->lease.uid, .rank = arrival->lease.rank});
   }
   return checked.then([this, context, came = std::move(arrival).value()](Status status) mutable {
     const auto asked = context.getParams();

@@ -44,6 +44,7 @@ Result<Shutdown::Moving> Shutdown::MoveJobs(std::uint32_t uid, TimeNs patience_n
     if (job.can_reconnect) {
       ports_.peers.SendReliably(ChangeSetting{
           .job = job.name,
+          .owner = job.uid,
           .uid = ::geteuid(),
           .setting = Steering{
               .kind = SteeringKind::kDrain, .value = kDrainToMoveOver, .uid = uid, .node = {}}});

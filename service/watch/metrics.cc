@@ -10,7 +10,8 @@ std::vector<ipc::JobRow> NamedJobs(const ipc::BoardReading& reading) {
   std::vector<ipc::JobRow> jobs;
   for (auto job = reading.jobs.rbegin(); job != reading.jobs.rend(); ++job) {
     const auto taken = std::find_if(jobs.begin(), jobs.end(), [job](const ipc::JobRow& other) {
-      return ipc::GetText(other.name) == ipc::GetText(job->name);
+      return other.owner_uid == job->owner_uid &&
+             ipc::GetText(other.name) == ipc::GetText(job->name);
     });
     if (taken == jobs.end()) jobs.push_back(*job);
   }
@@ -18,10 +19,10 @@ std::vector<ipc::JobRow> NamedJobs(const ipc::BoardReading& reading) {
   return jobs;
 }
 
-std::string_view NameOf(std::uint32_t job_id, const std::vector<ipc::JobRow>& jobs) {
+const ipc::JobRow* FindNamed(std::uint32_t job_id, const std::vector<ipc::JobRow>& jobs) {
   const auto found = std::find_if(jobs.begin(), jobs.end(),
                                   [job_id](const ipc::JobRow& job) { return job.id == job_id; });
-  return found == jobs.end() ? std::string_view{} : ipc::GetText(found->name);
+  return found == jobs.end() ? nullptr : &*found;
 }
 
 std::string WriteMetrics(const ipc::BoardReading& reading, const ProcessFacts& process) {

@@ -42,7 +42,9 @@ void WriteGpuMetrics(const ipc::BoardReading& reading, MetricsText& text) {
               "Memory of the job's ranks on the GPU that is mapped by the service.");
   for (const ipc::JobRow& job : NamedJobs(reading)) {
     for (const auto& [index, gpu] : reading.gpus) {
-      text.Sample({{"job", ipc::GetText(job.name)}, {"gpu", std::to_string(index)}},
+      text.Sample({{"job", ipc::GetText(job.name)},
+                   {"uid", std::to_string(job.owner_uid)},
+                   {"gpu", std::to_string(index)}},
                   MetricValue::Count(job.device_bytes[index]));
     }
   }

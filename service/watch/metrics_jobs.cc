@@ -135,7 +135,9 @@ void WriteWhatJobsAre(const std::vector<JobRow>& jobs, MetricsText& text) {
   for (const JobRow& job : jobs) {
     for (const State state : {State::kGathering, State::kRunning, State::kFailed}) {
       const auto number = static_cast<std::uint32_t>(state);
-      text.Sample({{"job", ipc::GetText(job.name)}, {"state", ipc::JobStateName(number)}},
+      text.Sample({{"job", ipc::GetText(job.name)},
+                   {"uid", std::to_string(job.owner_uid)},
+                   {"state", ipc::JobStateName(number)}},
                   MetricValue::Count(job.state == number ? 1 : 0));
     }
   }
@@ -146,7 +148,9 @@ void WriteFailures(const std::vector<JobRow>& jobs, MetricsText& text) {
               "Operations that ended with an error, by its code.");
   for (const JobRow& job : jobs) {
     for (int number = 1; number < kCodesCount; ++number) {
-      text.Sample({{"job", ipc::GetText(job.name)}, {"code", CodeName(static_cast<Code>(number))}},
+      text.Sample({{"job", ipc::GetText(job.name)},
+                   {"uid", std::to_string(job.owner_uid)},
+                   {"code", CodeName(static_cast<Code>(number))}},
                   MetricValue::Count(job.failed_by_code[static_cast<std::size_t>(number)]));
     }
   }
@@ -166,6 +170,7 @@ void WriteQueue(const ipc::BoardReading& reading, const std::vector<JobRow>& job
     for (std::uint32_t reason = 0; reason < kReasons; ++reason) {
       if (counts[reason] == 0) continue;
       text.Sample({{"job", ipc::GetText(job.name)},
+                   {"uid", std::to_string(job.owner_uid)},
                    {"reason", reason == 0 ? "none" : ipc::WaitReasonName(reason)}},
                   MetricValue::Count(counts[reason]));
     }
@@ -177,7 +182,8 @@ void WriteQueue(const ipc::BoardReading& reading, const std::vector<JobRow>& job
     for (const ipc::QueueRow& row : reading.queue) {
       if (row.job_id == job.id) oldest = std::max(oldest, reading.now_ns - row.posted_ns);
     }
-    text.Sample({{"job", ipc::GetText(job.name)}}, MetricValue::Seconds(oldest));
+    text.Sample({{"job", ipc::GetText(job.name)}, {"uid", std::to_string(job.owner_uid)}},
+                MetricValue::Seconds(oldest));
   }
 }
 
@@ -204,7 +210,7 @@ void WriteRecorder(const ipc::BoardReading& reading, const std::vector<JobRow>& 
       const auto* const flight = reading.FindFlight(job.id);
       if (flight == nullptr) continue;
       const std::uint64_t written = flight->row.*ring.written;
-      text.Sample({{"job", ipc::GetText(job.name)}},
+      text.Sample({{"job", ipc::GetText(job.name)}, {"uid", std::to_string(job.owner_uid)}},
                   MetricValue::Count(written - std::min(written, ring.kept)));
     }
   }
@@ -218,7 +224,8 @@ void WriteJobMetrics(const ipc::BoardReading& reading, MetricsText& text) {
   for (const auto& metric : kJobMetrics) {
     text.Family(metric.name, metric.type, metric.help);
     for (const JobRow& job : jobs) {
-      text.Sample({{"job", ipc::GetText(job.name)}}, *metric.value(job));
+      text.Sample({{"job", ipc::GetText(job.name)}, {"uid", std::to_string(job.owner_uid)}},
+                  *metric.value(job));
     }
   }
   WriteFailures(jobs, text);
@@ -231,9 +238,12 @@ void WriteRankMetrics(const ipc::BoardReading& reading, MetricsText& text) {
   for (const auto& metric : kRankMetrics) {
     text.Family(metric.name, metric.type, metric.help);
     for (const RankRow& rank : reading.ranks) {
-      const std::string_view job = NameOf(rank.job_id, jobs);
-      if (job.empty()) continue;
-      text.Sample({{"job", job}, {"rank", std::to_string(rank.rank)}}, *metric.value(rank));
+      const JobRow* const job = FindNamed(rank.job_id, jobs);
+      if (job == nullptr) continue;
+      text.Sample({{"job", ipc::GetText(job->name)},
+                   {"uid", std::to_string(job->owner_uid)},
+                   {"rank", std::to_string(rank.rank)}},
+                  *metric.value(rank));
     }
   }
 }

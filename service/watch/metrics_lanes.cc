@@ -92,10 +92,13 @@ void WriteLaneMetrics(const ipc::BoardReading& reading, MetricsText& text) {
   for (const auto& metric : kShareMetrics) {
     text.Family(metric.name, metric.type, metric.help);
     for (const ShareRow& share : reading.shares) {
-      const std::string_view job = NameOf(share.job_id, jobs);
+      const ipc::JobRow* const job = FindNamed(share.job_id, jobs);
       const LaneRow* const lane = reading.FindLane(share.lane);
-      if (job.empty() || lane == nullptr) continue;
-      text.Sample({{"job", job}, {"lane", ipc::GetText(lane->name)}}, *metric.value(share));
+      if (job == nullptr || lane == nullptr) continue;
+      text.Sample({{"job", ipc::GetText(job->name)},
+                   {"uid", std::to_string(job->owner_uid)},
+                   {"lane", ipc::GetText(lane->name)}},
+                  *metric.value(share));
     }
   }
 }

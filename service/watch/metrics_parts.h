@@ -36,11 +36,11 @@ std::optional<MetricValue> FieldOf(const decltype(metrics_internal::RowOf(kField
   }
 }
 
-// The jobs that series are named after: of two rows with the same name (one job ends while the next
-// of its name begins) the younger one.
+// The jobs that series are named after, by name and owner: of two rows with the same (one job ends
+// while the next begins) the younger one.
 std::vector<ipc::JobRow> NamedJobs(const ipc::BoardReading& reading);
-// Name of the job with that id among them; empty when it is not.
-std::string_view NameOf(std::uint32_t job_id, const std::vector<ipc::JobRow>& jobs);
+// The job with that id among them; null when it is not.
+const ipc::JobRow* FindNamed(std::uint32_t job_id, const std::vector<ipc::JobRow>& jobs);
 
 void WritePeerMetrics(const ipc::BoardReading& reading, MetricsText& text);
 void WriteServiceMetrics(const ipc::BoardReading& reading, MetricsText& text);

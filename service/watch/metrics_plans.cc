@@ -90,28 +90,36 @@ constexpr std::array kSums = {
 
 void WritePlanMetrics(const ipc::BoardReading& reading, MetricsText& text) {
   const std::vector<ipc::JobRow> jobs = NamedJobs(reading);
-  std::vector<std::pair<std::string_view, const PlanRow*>> plans;
+  struct Planned {
+    std::string_view job;
+    std::string uid;
+    const PlanRow* plan;
+  };
+  std::vector<Planned> plans;
   for (const PlanRow& plan : reading.plans) {
-    const std::string_view job = NameOf(plan.job_id, jobs);
-    if (!job.empty() && plan.version != 0) plans.emplace_back(job, &plan);
+    const ipc::JobRow* const job = FindNamed(plan.job_id, jobs);
+    if (job == nullptr || plan.version == 0) continue;
+    plans.push_back({ipc::GetText(job->name), std::to_string(job->owner_uid), &plan});
   }
   for (const auto& metric : kOfPolicy) {
     text.Family(metric.name, metric.type, metric.help);
-    for (const auto& [job, plan] : plans) {
+    for (const auto& [job, uid, plan] : plans) {
       if (const Value value = metric.value(*plan)) {
-        text.Sample({{"job", job}, {"policy", ipc::GetText(plan->policy)}}, *value);
+        text.Sample({{"job", job}, {"uid", uid}, {"policy", ipc::GetText(plan->policy)}}, *value);
       }
     }
   }
   text.Family("headrace_job_iteration_seconds", kSummary,
               "Iterations that have ended under plans of the job, and the time they took.");
-  for (const auto& [job, plan] : plans) {
-    text.Sample({{"job", job}}, MetricValue::Seconds(plan->iterations_ns), "_sum");
-    text.Sample({{"job", job}}, MetricValue::Count(plan->iterations_count), "_count");
+  for (const auto& [job, uid, plan] : plans) {
+    text.Sample({{"job", job}, {"uid", uid}}, MetricValue::Seconds(plan->iterations_ns), "_sum");
+    text.Sample({{"job", job}, {"uid", uid}}, MetricValue::Count(plan->iterations_count), "_count");
   }
   for (const auto& metric : kSums) {
     text.Family(metric.name, metric.type, metric.help);
-    for (const auto& [job, plan] : plans) text.Sample({{"job", job}}, *metric.value(*plan));
+    for (const auto& [job, uid, plan] : plans) {
+      text.Sample({{"job", job}, {"uid", uid}}, *metric.value(*plan));
+    }
   }
 }
 

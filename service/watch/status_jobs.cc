@@ -49,6 +49,7 @@ Json JobsJson(const ipc::BoardReading& reading) {
     jobs.push_back({{"id", row.id},
                     {"name", JsonText(ipc::GetText(row.name))},
                     {"uid", row.owner_uid},
+                    {"label", JobLabel(row.id, reading)},
                     {"state", ipc::JobStateName(row.state)},
                     {"says", JsonText(ipc::GetText(row.failure))},
                     {"restarts", row.restarts},
@@ -91,7 +92,7 @@ Json QueueJson(const ipc::BoardReading& reading) {
   Json queue = Json::array();
   for (const ipc::QueueRow& row : reading.queue) {
     const bool has_lane = row.state != static_cast<std::uint32_t>(ipc::StageState::kGathering);
-    queue.push_back({{"job", JsonText(JobName(row.job_id, reading))},
+    queue.push_back({{"job", JobLabel(row.job_id, reading)},
                      {"iteration", row.iteration},
                      {"block", row.block},
                      {"kind", Name(static_cast<Collective>(row.kind))},

@@ -1,5 +1,7 @@
 #include "service/watch/status_json.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "ipc/board_text.h"
@@ -34,7 +36,7 @@ Json LanesJson(const ipc::BoardReading& reading) {
     Json jobs = Json::array();
     for (const ipc::ShareRow& share : reading.shares) {
       if (share.lane != index) continue;
-      jobs.push_back({{"job", JsonText(JobName(share.job_id, reading))},
+      jobs.push_back({{"job", JobLabel(share.job_id, reading)},
                       {"bytes", share.bytes_moved},
                       {"in_flight_bytes", share.in_flight_bytes},
                       {"queued_stages", share.queued_stages}});
@@ -65,8 +67,7 @@ Json GpusJson(const ipc::BoardReading& reading) {
     Json jobs = Json::array();
     for (const ipc::JobRow& job : reading.jobs) {
       if (job.device_bytes[index] == 0) continue;
-      jobs.push_back(
-          {{"job", JsonText(ipc::GetText(job.name))}, {"bytes", job.device_bytes[index]}});
+      jobs.push_back({{"job", JobLabel(job.id, reading)}, {"bytes", job.device_bytes[index]}});
     }
     gpus.push_back({{"gpu", index},
                     {"name", JsonText(ipc::GetText(row.name))},
@@ -86,7 +87,7 @@ Json EventsJson(const ipc::BoardReading& reading) {
     events.push_back({{"number", row.number},
                       {"at_unix_s", JsonSeconds(row.at_unix_ns)},
                       {"code", CodeName(static_cast<Code>(row.code))},
-                      {"job", row.job_id == 0 ? Json() : JsonText(JobName(row.job_id, reading))},
+                      {"job", row.job_id == 0 ? Json() : JobLabel(row.job_id, reading)},
                       {"text", JsonText(ipc::GetText(row.text))}});
   }
   return events;
@@ -99,6 +100,18 @@ std::size_t TimelineBound::OfEach(std::size_t jobs) const {
 }
 
 Json JsonText(std::string_view text) { return ValidUtf8(text); }
+
+Json JobLabel(std::uint32_t job_id, const ipc::BoardReading& reading) {
+  std::string label = JobName(job_id, reading);
+  const ipc::JobRow* const job = reading.FindJob(job_id);
+  const bool is_shared =
+      job != nullptr && std::ranges::any_of(reading.jobs, [job](const ipc::JobRow& other) {
+        return other.owner_uid != job->owner_uid &&
+               ipc::GetText(other.name) == ipc::GetText(job->name);
+      });
+  if (is_shared) label += fmt::format(" (uid {})", job->owner_uid);
+  return JsonText(label);
+}
 
 double JsonSeconds(TimeNs ns) { return static_cast<double>(ns) / 1e9; }
 

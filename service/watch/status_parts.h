@@ -1,6 +1,7 @@
 // The parts of status_json.h. For this folder.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 
 #include "ipc/board_reading.h"
@@ -14,6 +15,10 @@ using Json = nlohmann::ordered_json;
 Json JsonText(std::string_view text);
 // Nanoseconds as seconds.
 double JsonSeconds(TimeNs ns);
+
+// What the page calls a job: its name, and where users with jobs of one name are, its owner, too:
+// "bert (uid 1000)".
+Json JobLabel(std::uint32_t job_id, const ipc::BoardReading& reading);
 
 Json JobsJson(const ipc::BoardReading& reading);
 Json QueueJson(const ipc::BoardReading& reading);

@@ -89,7 +89,7 @@ Json TimelineJson(const ipc::JobRow& job, const ipc::BoardReading& reading,
       LastFlights(layout, *place, kTimelineBlocks.OfEach(jobs));
   const std::vector<ipc::PassRow> passes = LastPasses(layout, *place, kTimelinePasses.OfEach(jobs));
   const Scale scale{.origin_ns = OriginOf(blocks, passes, reading.now_ns)};
-  return {{"job", JsonText(ipc::GetText(job.name))},
+  return {{"job", JobLabel(job.id, reading)},
           {"now", scale.At(reading.now_ns)},
           {"blocks_overwritten",
            place->row.blocks - std::min<std::uint64_t>(place->row.blocks, ipc::kFlightRowsMax)},

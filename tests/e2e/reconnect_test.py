@@ -21,6 +21,8 @@ ROUNDS = 20
 GROWTH_MAX_KIB = int(os.environ.get("HEADRACE_TEST_GROWTH_KIB", str(16 << 10)))
 TRAINER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reconnect_train.py")
 LOST = ("unavailable", "peer lost")
+AS_ROOT = unittest.skipUnless(os.getuid() == 0, "needs root, to be two users")
+NOBODY = 65534
 
 
 class ReconnectCase(unittest.TestCase):
@@ -88,6 +90,38 @@ class OneNode(ReconnectCase):
         self.assertEqual(self.epochs(), [2])
         ranks[0].send("wait", key="before")
         self.require_error(ranks[0], ("unavailable",), "went away")
+
+    @AS_ROOT
+    def test_another_user_who_takes_the_jobs_name_meanwhile_ends_nothing(self) -> None:
+        os.chmod(self.service.directory, 0o755)
+        ranks = self.ranks()
+        self.require_sums(ranks, 1.0)
+        self.service.kill()
+        self.require_lost(ranks)
+        self.service.start()
+        squatter = Rank(self.service, 0, 1, job="again", user="nobody")
+        self.addCleanup(squatter.close)
+        ranks.each("reconnect", timeout=LIMIT_S)
+        self.require_sums(ranks, 2.0)
+        squatter.call("tensor", name="w", count=COUNT)
+        squatter.call("post", kind="all_reduce", name="w")
+        squatter.call("wait")
+        jobs = self.service.ctl_json("jobs")["jobs"]
+        self.assertEqual(
+            sorted((job["name"], job["owner_uid"], job["epoch"]) for job in jobs),
+            [("again", 0, 2), ("again", NOBODY, 1)],
+        )
+        # Whoever may change both says which is meant, and sees which is which.
+        for command in (["pause", "again"], ["jobs", "again"], ["trace", "again", "-o", "-"]):
+            code, said = self.service.ctl(*command)
+            self.assertEqual(code, 1, said)
+            self.assertIn("--uid", said)
+            self.assertIn(str(NOBODY), said)
+        code, said = self.service.ctl("pause", "again", "--uid", str(NOBODY))
+        self.assertEqual(code, 0, said)
+        self.require_sums(ranks, 3.0)
+        ours = self.service.ctl_json("jobs", "--uid", "0")["jobs"]
+        self.assertEqual([job["owner_uid"] for job in ours], [0])
 
     def test_a_drained_service_is_come_back_to(self) -> None:
         ranks = self.ranks()
@@ -387,6 +421,36 @@ class TwoNodes(ReconnectCase):
         trainers.go_on()
         self.assertEqual(trainers.programs[0].wait(timeout=LIMIT_S / 2), 1)
         self.assertLess(time.monotonic() - begin, LIMIT_S / 2)
+
+    @AS_ROOT
+    def test_training_comes_to_the_same_numbers_though_another_user_took_its_name(self) -> None:
+        undisturbed = self.train("calm", [])
+        services = [self.services[0], self.services[1]]
+        trainers = Trainers(services, "coveted", self.services.rendezvous, [4])
+        self.addCleanup(trainers.close)
+        self.assertEqual(trainers.await_stop(), "at 4")
+        self.services[0].kill()  # it leads
+        services[0] = self.services.start(0)
+        for service in services:
+            folder = os.path.dirname(service.socket)
+            os.chmod(folder, 0o755)
+            os.chmod(os.path.dirname(folder), 0o755)
+        # On the leader's node and on the other, before any rank is back.
+        for rank, service in enumerate(reversed(services)):
+            squatter = Rank(
+                service,
+                rank,
+                2,
+                job="coveted",
+                user="nobody",
+                environment={"HEADRACE_RENDEZVOUS": self.services.rendezvous},
+            )
+            self.addCleanup(squatter.close)
+        trainers.go_on()
+        after = trainers.ends()
+        for rank, (whole, cut) in enumerate(zip(undisturbed, after, strict=True)):
+            self.assertEqual(cut[0], "came back 1", f"rank {rank}")
+            self.assertEqual(cut[1], whole[1], f"rank {rank}: numbers differ")
 
     def test_a_drain_moves_the_training_to_the_next_service(self) -> None:
         undisturbed = self.train("calm", [])

@@ -78,7 +78,7 @@ void SimulatedService::Start() {
 }
 
 Status SimulatedService::CheckAttach(const support::JobSpec& job, std::uint32_t rank) const {
-  return follower_.CheckAttach(job.name, rank);
+  return follower_.CheckAttach(job.name, job.uid, rank);
 }
 
 void SimulatedService::OnRankAttached(const service::SessionIdentity& identity) {

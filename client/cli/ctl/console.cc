@@ -71,6 +71,7 @@ Result<Snapshot> ReadNow(const Globals& globals, Liveness& liveness) {
   if (snapshot) {
     liveness =
         LivenessOfService(globals.board_path, snapshot->service.pid, snapshot->service.started_ns);
+    if (globals.uid) KeepJobsOf(*snapshot, *globals.uid);
   }
   return snapshot;
 }
@@ -120,7 +121,17 @@ bool HasFailedJob(const Snapshot& snapshot, std::string_view name) {
   });
 }
 
+bool IsUnambiguous(std::string_view job, const std::set<std::uint32_t>& owners) {
+  if (owners.size() <= 1) return true;
+  std::vector<std::string> users;
+  for (const std::uint32_t uid : owners) users.push_back(UserText(uid, NameOfUser));
+  Complain(fmt::format("{} users have a job called {}: {}; say whose is meant, with --uid",
+                       owners.size(), Printable(job), fmt::join(users, ", ")));
+  return false;
+}
+
 bool KnowsJob(const Snapshot& snapshot, std::string_view name) {
+  if (!IsUnambiguous(name, OwnersOf(snapshot, name))) return false;
   std::vector<std::string> known;
   for (const ipc::JobRow& job : snapshot.jobs) known.push_back(Printable(ipc::GetText(job.name)));
   if (std::find(known.begin(), known.end(), Printable(name)) != known.end()) return true;

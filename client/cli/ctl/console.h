@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -21,6 +23,7 @@ inline constexpr int kExitUsage = 2;
 struct Globals {
   std::string board_path = "/run/headrace/board";
   std::string socket_path = "/run/headrace/headrace.sock";
+  std::optional<std::uint32_t> uid;  // only jobs of that user
   bool json = false;
   bool no_header = false;
   bool utf8 = false;  // what the terminal shows, by the locale
@@ -68,8 +71,11 @@ void Print(const Json& json, const Watch& watch);
 
 // Whether any job that lives has failed, or the one of that name, which may have ended since.
 bool HasFailedJob(const Snapshot& snapshot, std::string_view name = {});
+// True where no more than one user has a job of that name; else stderr names `owners`, and how to
+// say whose is meant.
+bool IsUnambiguous(std::string_view job, const std::set<std::uint32_t>& owners);
 // False, with the names there are on stderr, where there is no such job, or no such lane; of a job
-// that has ended stderr says when and why.
+// that has ended stderr says when and why. False, too, where several users have a job of that name.
 bool KnowsJob(const Snapshot& snapshot, std::string_view name);
 bool KnowsLane(const Snapshot& snapshot, std::string_view name);
 

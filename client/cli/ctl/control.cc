@@ -107,6 +107,11 @@ Status Ask(const std::string& socket_path, TimeNs timeout_ns, Call&& call) {
   return {};
 }
 
+// As setPolicy and steer take it.
+std::int64_t OwnerValue(const JobReference& job) {
+  return job.owner ? std::int64_t{*job.owner} : -1;
+}
+
 }  // namespace
 
 std::uint32_t ProtocolVersion() { return schema::PROTOCOL_VERSION; }
@@ -132,21 +137,23 @@ Result<std::string> Configuration(const std::string& socket_path, TimeNs timeout
   });
 }
 
-Status SetPolicy(const std::string& socket_path, const std::string& job, const std::string& policy,
+Status SetPolicy(const std::string& socket_path, const JobReference& job, const std::string& policy,
                  TimeNs timeout_ns) {
   return Ask(socket_path, timeout_ns, [&](schema::Admin::Client admin) {
     auto request = admin.setPolicyRequest();
-    request.setJob(job.c_str());
+    request.setJob(job.name.c_str());
+    request.setOwner(OwnerValue(job));
     request.setPolicy(policy.c_str());
     return request.send();
   });
 }
 
-Status Steer(const std::string& socket_path, const std::string& job, SteeringKind kind,
+Status Steer(const std::string& socket_path, const JobReference& job, SteeringKind kind,
              std::uint64_t value, TimeNs timeout_ns, bool forced) {
   return Ask(socket_path, timeout_ns, [&](schema::Admin::Client admin) {
     auto request = admin.steerRequest();
-    request.setJob(job.c_str());
+    request.setJob(job.name.c_str());
+    request.setOwner(OwnerValue(job));
     request.getSteering().setKind(static_cast<std::uint8_t>(kind));
     request.getSteering().setValue(value);
     request.getSteering().setForced(forced);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,14 +29,20 @@ Result<PingAnswer> Ping(const std::string& socket_path, TimeNs timeout_ns);
 // The whole configuration that the service runs with, as TOML.
 Result<std::string> Configuration(const std::string& socket_path, TimeNs timeout_ns);
 
+// A job as a person names it.
+struct JobReference {
+  std::string name;
+  std::optional<std::uint32_t> owner;  // none: only one that the caller may change has that name
+};
+
 // Asks for plans of the job by that policy from now on. The error is the service's own: no such
-// job, no such policy, another user's job.
-Status SetPolicy(const std::string& socket_path, const std::string& job, const std::string& policy,
+// job, several of that name, no such policy, another user's job.
+Status SetPolicy(const std::string& socket_path, const JobReference& job, const std::string& policy,
                  TimeNs timeout_ns);
 
 // Asks every node of the job for something (ipc/base/steering.h says what values mean). That it was
 // passed on, or the service's own error: no such job, another user's job, a value out of range.
-Status Steer(const std::string& socket_path, const std::string& job, SteeringKind kind,
+Status Steer(const std::string& socket_path, const JobReference& job, SteeringKind kind,
              std::uint64_t value, TimeNs timeout_ns, bool forced = false);
 
 // A way through the data path and back, without a side effect.

@@ -29,7 +29,8 @@ struct DrainOptions {
 };
 
 int DrainJob(const Globals& globals, const DrainOptions& options, TimeNs timeout_ns) {
-  const Status asked = Steer(globals.socket_path, options.job, SteeringKind::kDrain, 0, timeout_ns);
+  const Status asked =
+      Steer(globals.socket_path, {options.job, globals.uid}, SteeringKind::kDrain, 0, timeout_ns);
   if (!asked) {
     Complain(asked.error().text());
     return kExitProblem;

@@ -32,7 +32,7 @@ int ExitCodeFor(const FlightLog& log, Liveness liveness, bool previous) {
 int Flight(const Globals& globals, const FlightOptions& options) {
   const std::string path =
       options.previous ? ipc::PreviousBoardPath(globals.board_path) : globals.board_path;
-  const Result<FlightLog> log = ReadFlightLog(path);
+  const Result<FlightLog> log = ReadFlightLog(path, globals.uid);
   if (!log) {
     Complain(log.error().text());
     return kExitProblem;
@@ -54,6 +54,7 @@ int Flight(const Globals& globals, const FlightOptions& options) {
     Complain("nothing is recorded of a job called " + query.job);
     return kExitProblem;
   }
+  if (!IsUnambiguous(query.job, log->OwnersOf(query.job))) return kExitProblem;
   return ExitCodeFor(*log, liveness, options.previous);
 }
 

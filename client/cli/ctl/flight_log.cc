@@ -54,6 +54,14 @@ std::string_view FlightJob::CauseOf(const ipc::FlightRow& block) const {
 
 std::int64_t FlightLog::UnixTime(TimeNs time_ns) const { return snapshot.UnixTime(time_ns); }
 
+std::set<std::uint32_t> FlightLog::OwnersOf(std::string_view job) const {
+  std::set<std::uint32_t> owners;
+  for (const FlightJob& each : jobs) {
+    if (each.name() == job) owners.insert(each.row.owner_uid);
+  }
+  return owners;
+}
+
 FlightLog ReadFlightLogFrom(const ipc::BoardLayout& layout, TimeNs now_ns) {
   FlightLog log{.snapshot = TakeSnapshot(layout, now_ns), .jobs = {}};
   std::size_t& unread = log.snapshot.rows_unread;
@@ -75,7 +83,7 @@ FlightLog ReadFlightLogFrom(const ipc::BoardLayout& layout, TimeNs now_ns) {
   return log;
 }
 
-Result<FlightLog> ReadFlightLog(const std::string& path) {
+Result<FlightLog> ReadFlightLog(const std::string& path, std::optional<std::uint32_t> uid) {
   Result<ipc::BoardView> view = ipc::BoardView::Open(path);
   if (!view) {
     if (view.error().code() != Code::kNotFound) return view.error();
@@ -84,7 +92,12 @@ Result<FlightLog> ReadFlightLog(const std::string& path) {
                      ": no service has left its records here; --board or HEADRACE_BOARD names the "
                      "board of a service, and --previous the one before it");
   }
-  return ReadFlightLogFrom(view->layout(), MonotonicNow());
+  FlightLog log = ReadFlightLogFrom(view->layout(), MonotonicNow());
+  if (uid) {
+    KeepJobsOf(log.snapshot, *uid);
+    std::erase_if(log.jobs, [uid](const FlightJob& job) { return job.row.owner_uid != *uid; });
+  }
+  return log;
 }
 
 }  // namespace headrace::ctl

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,11 +37,15 @@ struct FlightLog {
 
   // A moment of the service as unix time; it holds across a restart of the machine.
   std::int64_t UnixTime(TimeNs time_ns) const;
+  // The users that have a job of that name.
+  std::set<std::uint32_t> OwnersOf(std::string_view job) const;
 };
 
 // Reads the rows in `layout`, copied at `now_ns`.
 FlightLog ReadFlightLogFrom(const ipc::BoardLayout& layout, TimeNs now_ns);
-// Opens the board at `path` and reads it. The error says what to do when there is none.
-Result<FlightLog> ReadFlightLog(const std::string& path);
+// Opens the board at `path` and reads it; with `uid` only jobs of that user. The error says what to
+// do when there is none.
+Result<FlightLog> ReadFlightLog(const std::string& path,
+                                std::optional<std::uint32_t> uid = std::nullopt);
 
 }  // namespace headrace::ctl

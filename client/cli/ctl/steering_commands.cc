@@ -43,7 +43,8 @@ int UsageError(const Status& asked) {
 }
 
 int Policy(const Globals& globals, const SteeringOptions& options) {
-  const Status asked = SetPolicy(globals.socket_path, options.job, options.text, Timeout(options));
+  const Status asked =
+      SetPolicy(globals.socket_path, {options.job, globals.uid}, options.text, Timeout(options));
   if (!asked) return UsageError(asked);
   if (globals.json) {
     Print(Json{{"job", JsonText(options.job)}, {"policy", options.text}});
@@ -59,8 +60,8 @@ int Policy(const Globals& globals, const SteeringOptions& options) {
 // Asks the service, and says `said` of it.
 int SteerAndReport(const Globals& globals, const SteeringOptions& options, SteeringKind kind,
                    const char* name, std::uint64_t value, const std::string& said) {
-  const Status asked =
-      Steer(globals.socket_path, options.job, kind, value, Timeout(options), options.force);
+  const Status asked = Steer(globals.socket_path, {options.job, globals.uid}, kind, value,
+                             Timeout(options), options.force);
   if (!asked) return UsageError(asked);
   if (globals.json) {
     Print(Json{{"job", JsonText(options.job)}, {"asked", name}, {"value", value}});

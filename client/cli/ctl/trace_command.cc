@@ -30,7 +30,7 @@ const FlightJob* FindJob(const FlightLog& log, const std::string& name) {
 int Trace(const Globals& globals, const TraceOptions& options) {
   const std::string path =
       options.previous ? ipc::PreviousBoardPath(globals.board_path) : globals.board_path;
-  const Result<FlightLog> log = ReadFlightLog(path);
+  const Result<FlightLog> log = ReadFlightLog(path, globals.uid);
   if (!log) {
     Complain(log.error().text());
     return kExitProblem;
@@ -40,6 +40,7 @@ int Trace(const Globals& globals, const TraceOptions& options) {
     Complain("nothing is recorded of a job called " + options.job);
     return kExitProblem;
   }
+  if (!IsUnambiguous(options.job, log->OwnersOf(options.job))) return kExitProblem;
   const std::string text = JobTrace(*log, *job);
   if (options.out == "-") {
     Print(text);

@@ -79,7 +79,7 @@ export function showLanes(status, before, elapsed_s) {
     show("lanes", nothing("No lane is open."));
     return;
   }
-  const names = status.jobs.map((job) => job.name);
+  const names = status.jobs.map((job) => job.label);
   const kindOf = (job) => `job${Math.max(0, names.indexOf(job)) % KINDS}`;
   const old = new Map((before?.lanes ?? []).map((lane) => [lane.name, lane]));
   show("lanes", ...status.lanes.map((lane) => laneCard(lane, old.get(lane.name), elapsed_s, kindOf)));

@@ -116,7 +116,7 @@ export function showJobs(status, before, elapsed_s) {
     return rate(Math.max(0, job.bytes - bytesBefore.get(job.id)) / elapsed_s);
   };
   show("jobs", ...limited("Jobs with ranks on this node", [
-    { title: "Job", cell: (job) => job.name },
+    { title: "Job", cell: (job) => job.label },
     { title: "State", cell: stateOf },
     { title: "Ranks", kind: "number", cell: (job) => `${job.ranks_attached} here of ${job.world_size}` },
     { title: "Recovered", cell: recovered },
@@ -133,7 +133,7 @@ export function showJobs(status, before, elapsed_s) {
 }
 
 export function showRanks(status) {
-  const ranks = status.jobs.flatMap((job) => job.ranks.map((rank) => ({ job: job.name, ...rank })));
+  const ranks = status.jobs.flatMap((job) => job.ranks.map((rank) => ({ job: job.label, ...rank })));
   ranks.sort((left, right) => right.late_s - left.late_s);
   if (ranks.length === 0) {
     show("ranks", nothing("No rank is attached."));

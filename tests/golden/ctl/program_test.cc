@@ -97,6 +97,26 @@ TEST_F(Program, ExitsWithOneWhenAJobFailedOrIsUnknown) {
   EXPECT_EQ(RunProgram(Board() + "status").exit_code, 0);
 }
 
+TEST_F(Program, AsksWhoseJobIsMeantWhereSeveralUsersHaveOneOfThatName) {
+  BeTheService();
+  ipc::JobRow other = *ipc::ReadRow(layout().jobs[3]);
+  other.id = 4711;
+  other.owner_uid = 65534;
+  ipc::WriteRow(layout().jobs[40], other);
+  for (const char* command : {"jobs vision", "plan vision", "queue --job vision"}) {
+    const Ran both = RunProgram(Board() + command);
+    EXPECT_EQ(both.exit_code, 1) << command;
+    EXPECT_NE(both.output.find("--uid"), std::string::npos) << both.output;
+    EXPECT_EQ(RunProgram(Board() + command + " --uid 1000").exit_code, 0) << command;
+    EXPECT_EQ(RunProgram(Board() + command + " --uid 1234").exit_code, 1) << command;
+  }
+  EXPECT_VARYING_TEXT(RunProgram(Board() + "plan nobody --uid 65534").output, "vision");
+  const auto jobs = nlohmann::json::parse(RunProgram(Board() + "jobs --json --uid 65534").output);
+  ASSERT_EQ(jobs["jobs"].size(), 1U);
+  EXPECT_EQ(jobs["jobs"][0]["id"], 4711);
+  EXPECT_EQ(RunProgram("jobs --uid somebody").exit_code, 2);
+}
+
 TEST_F(Program, TakesTheBoardFromTheEnvironmentUnlessTheCommandLineNamesOne) {
   BeTheService();
   EXPECT_EQ(RunProgram("lanes", "HEADRACE_BOARD=" + path()).exit_code, 0);

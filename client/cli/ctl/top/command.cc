@@ -109,7 +109,8 @@ class Top {
   }
 
   void Ask(const Action& action, SteeringKind kind, std::uint64_t value, const std::string& said) {
-    const Status asked = Steer(globals_.socket_path, action.job, kind, value, kAnswerTimeout);
+    const Status asked =
+        Steer(globals_.socket_path, {action.job, action.owner}, kind, value, kAnswerTimeout);
     keys_.ShowMessage(asked.ok() ? said : asked.error().text());
   }
 

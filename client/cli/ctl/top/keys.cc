@@ -112,7 +112,8 @@ Action Keys::AskForPause(const Picture& picture) {
   if (job == nullptr) return {};
   mode_ = Mode::kAsk;
   asked_ = {.kind = job->is_paused ? Action::Kind::kResume : Action::Kind::kPause,
-            .job = job->name};
+            .job = job->name,
+            .owner = job->owner};
   return {};
 }
 
@@ -120,7 +121,7 @@ Action Keys::ChangeWeight(int step, const Picture& picture) {
   const JobLine* job = Selected(picture, view_options_.selected_job);
   if (job == nullptr || (step < 0 && job->weight <= 1)) return {};
   const std::uint64_t weight = step < 0 ? job->weight - 1 : std::uint64_t{job->weight} + 1;
-  return {.kind = Action::Kind::kWeight, .job = job->name, .weight = weight};
+  return {.kind = Action::Kind::kWeight, .job = job->name, .owner = job->owner, .weight = weight};
 }
 
 void Keys::Move(int step, const Picture& picture) {

@@ -21,6 +21,7 @@ struct Action {
   enum class Kind { kNothing, kQuit, kReadNow, kPause, kResume, kWeight };
   Kind kind = Kind::kNothing;
   std::string job{};         // of the last three
+  std::uint32_t owner = 0;   // uid, of that job
   std::uint64_t weight = 0;  // of the last
 };
 

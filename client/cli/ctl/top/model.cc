@@ -88,6 +88,7 @@ void AddIterations(const ipc::PlanRow& plan, const ipc::PlanRow* earlier, JobLin
 
 JobLine MakeJobLine(const ipc::JobRow& job, const Interval& span) {
   JobLine line{.id = job.id,
+               .owner = job.owner_uid,
                .name = Text(job.name),
                .state = FormatJobState(job),
                .is_paused = job.paused != 0,

@@ -27,6 +27,7 @@ struct ViewOptions {
 
 struct JobLine {
   std::uint32_t id = 0;
+  std::uint32_t owner = 0;  // uid
   std::string name;
   std::string state;  // "running", "paused", "draining", ...
   bool is_paused = false;

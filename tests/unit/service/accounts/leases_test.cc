@@ -129,6 +129,9 @@ TEST_F(LeasesTest, SaysOnceThatAJobHasFailedElsewhere) {
   leases_.FailJob(job, Code::kPeerLost, "later");
   ASSERT_EQ(watch_.Of<Event>().size(), 2U);
   EXPECT_TEXT(watch_.Of<Event>()[1]->text, "job train", "node b");
+  EXPECT_EQ(watch_.Of<Event>()[1]->uid, watch_.Of<Event>()[0]->uid)
+      << "it counts among its owner's";
+  EXPECT_TRUE(watch_.Of<Event>()[1]->uid.has_value());
   EXPECT_FALSE(Open(1).ok());
 }
 

@@ -132,12 +132,55 @@ TEST(RankTable, NamesThePidThatHoldsARank) {
   ExpectRefused(table.Join(Rank(0, 2)), Code::kAlreadyExists, {"rank 0", "pid 501", "pid 502"});
 }
 
-TEST(RankTable, NamesBothUids) {
+TEST(RankTable, JobsOfTwoUsersAreApartWhateverTheirNames) {
   RankTable table;
-  ASSERT_TRUE(table.Join(Rank(0, 1)).ok());
-  JoinRequest other = Rank(1, 2);
+  const Result<RankSlot> own = table.Join(Rank(0, 1));
+  JoinRequest other = Rank(0, 2);
   other.uid = 1001;
-  ExpectRefused(table.Join(other), Code::kPermissionDenied, {"uid 1000", "uid 1001"});
+  other.world_size = 1;
+  other.rendezvous = "10.0.0.1:7733";
+  const Result<RankSlot> others = table.Join(other);
+  ASSERT_TRUE(own.ok() && others.ok());
+  EXPECT_NE(own->job, others->job);
+  EXPECT_EQ(table.Join(Rank(1, 3))->job, own->job);
+  EXPECT_EQ(table.ShareOf(1000).ranks, 2U);
+  EXPECT_EQ(table.ShareOf(1001).jobs, 1U);
+  EXPECT_EQ(table.Fail(others->job, "it was cancelled"), RankTable::JobKey("train", 1001U));
+  EXPECT_TRUE(table.Join(Rank(2, 4)).ok()) << "one's failure is not the other's";
+  table.Depart(SessionId{2}, false, "exited or was killed", /*exited=*/true);
+  EXPECT_EQ(table.jobs_count(), 1U);
+  EXPECT_EQ(table.ranks_count(), 3U);
+}
+
+TEST(RankTable, ARankGoesOnThoughAnotherUserHoldsTheNameOfItsJob) {
+  RankTable table;
+  JoinRequest squatter = Rank(0, 1);
+  squatter.uid = 65534;
+  squatter.world_size = 1;
+  ASSERT_TRUE(table.Join(squatter).ok());
+  JoinRequest again = Rank(0, 2);
+  again.after_epoch = 4;
+  const Result<RankSlot> slot = table.Join(again);
+  ASSERT_TRUE(slot.ok()) << slot.error().text();
+  EXPECT_EQ(slot->epoch, 5U);
+}
+
+TEST(RankTable, AnotherUsersJobDoesNotHideThatAProcessWasLost) {
+  RankTable table;
+  ASSERT_TRUE(table.Join(Rank(0, 1)).ok() && table.Join(Rank(1, 2)).ok());
+  table.Depart(SessionId{2}, false, "exited or was killed", /*exited=*/true);
+  table.Depart(SessionId{1}, false, "closed its connection");
+  // It begins a job of that name, and loses more jobs than are remembered.
+  for (std::uint64_t session = 10; session < 10 + 2 * LostEpochs::kMax; ++session) {
+    JoinRequest other = Rank(0, session);
+    if (session > 10) other.job += std::to_string(session);
+    other.uid = 65534;
+    ASSERT_TRUE(table.Join(other).ok());
+    table.Depart(SessionId{session}, false, "exited or was killed", /*exited=*/true);
+  }
+  JoinRequest again = Rank(0, 3);
+  again.after_epoch = 1;
+  ExpectRefused(table.Join(again), Code::kMismatch, {"rank 1 (pid 502)", "start them again"});
 }
 
 TEST(RankTable, RefusesAFailedJobUntilAllItsRanksAreGone) {
@@ -315,9 +358,10 @@ TEST(RankTable, AJobThatFailedElsewhereTakesNobodyUntilAllAreGone) {
   RankTable table;
   const Result<RankSlot> seat = table.Join(Rank(0, 1));
   ASSERT_TRUE(seat.ok());
-  EXPECT_EQ(table.Fail(seat->job, "rank 2 on node b was killed"), "train");
-  EXPECT_EQ(table.Fail(seat->job, "later"), "") << "the first cause stays";
-  EXPECT_EQ(table.Fail(JobId{99}, "unknown"), "");
+  EXPECT_EQ(table.Fail(seat->job, "rank 2 on node b was killed"),
+            RankTable::JobKey("train", 1000U));
+  EXPECT_FALSE(table.Fail(seat->job, "later")) << "the first cause stays";
+  EXPECT_FALSE(table.Fail(JobId{99}, "unknown"));
   ExpectRefused(table.Join(Rank(1, 2)), Code::kPeerLost,
                 {"rank 2 on node b was killed", "rank 0 (pid 501)"});
   table.Depart(SessionId{1}, true, "left the job");

@@ -521,15 +521,16 @@ TEST_F(FollowerTest, IgnoresAnswersOfLanesThatComeLate) {
 TEST_F(FollowerTest, RefusesToAttachARankThatIsOnAnotherNode) {
   follower_.OnRankAttached(Meeting::Rank(7, 0, 2));
   follower_.OnLeaderUp(kMeetingPlace);
-  EXPECT_TRUE(follower_.CheckAttach("train", 1).ok()) << "while the job gathers";
+  EXPECT_TRUE(follower_.CheckAttach("train", 1000, 1).ok()) << "while the job gathers";
   service::Agreement agreement = AgreementOfOne();
   agreement.world_size = 2;
   agreement.nodes.push_back({.name = "c", .ranks = {1}, .addresses = {"C0"}});
   Handle(service::OpenJob{.job = 7, .self = 0, .agreement = agreement});
-  const Status status = follower_.CheckAttach("train", 1);
+  const Status status = follower_.CheckAttach("train", 1000, 1);
   ASSERT_EQ(status.code(), Code::kAlreadyExists);
   EXPECT_TEXT(status.error().text(), "rank 1", "job train", "node c");
-  EXPECT_TRUE(follower_.CheckAttach("other", 1).ok());
+  EXPECT_TRUE(follower_.CheckAttach("other", 1000, 1).ok());
+  EXPECT_TRUE(follower_.CheckAttach("train", 1001, 1).ok()) << "another user's job of that name";
 }
 
 TEST_F(FollowerTest, AClosedJobThatStillHasRanksIsAFailure) {

@@ -386,16 +386,92 @@ TEST(Leader, RefusesANodeThatCarriesGpuMemoryInAnotherWay) {
   EXPECT_TRUE(meeting.leader().CheckNode(facts, "b:1").ok()) << "it has no GPUs";
 }
 
+// A rank of a job of its own, of that user.
+service::SessionIdentity LoneRank(std::uint32_t job, std::uint32_t uid) {
+  auto rank = Meeting::Rank(job, 0, 2, "job" + std::to_string(job));
+  rank.uid = uid;
+  return rank;
+}
+
 TEST(Leader, TakesNoMoreJobsThanItCanLead) {
   Meeting meeting;
   MeetingNode* node = nullptr;
   for (std::uint32_t job = 0; job <= service::kJobsLedMax; ++job) {
     if (job % service::kJobsOfNodeMax == 0) node = &meeting.AddNode("n" + std::to_string(job));
-    meeting.Attach(*node, Meeting::Rank(job + 1, 0, 2, "job" + std::to_string(job)));
+    meeting.Attach(*node, LoneRank(job + 1, 1000 + job));
   }
   meeting.Run();
   EXPECT_EQ(meeting.leader().jobs_count(), service::kJobsLedMax);
-  EXPECT_TEXT(node->failure(), "leads 256 jobs");
+  EXPECT_TEXT(node->failure(), "leads 256 of at most 256 jobs", "0 of them of uid 1256");
+}
+
+TEST(Leader, AUserWithManyJobsLeavesRoomForThoseOfOthers) {
+  Meeting meeting;
+  MeetingNode* node = nullptr;
+  for (std::uint32_t job = 0; job <= service::kJobsLedMax; ++job) {
+    if (job % service::kJobsOfNodeMax == 0) node = &meeting.AddNode("n" + std::to_string(job));
+    meeting.Attach(*node, LoneRank(job + 1, 1001));
+  }
+  meeting.Run();
+  EXPECT_EQ(meeting.leader().jobs_count(), service::kJobsLedMax / 2);
+  EXPECT_TEXT(node->failure(), "128 of them of uid 1001", "another node as the rendezvous");
+  MeetingNode& a = meeting.AddNode("a");
+  MeetingNode& b = meeting.AddNode("b");
+  meeting.Attach(a, Meeting::Rank(1, 0, 2));
+  meeting.Attach(b, Meeting::Rank(1, 1, 2));
+  meeting.Run();
+  EXPECT_EQ(a.Told<JobFormed>().size(), 1U);
+}
+
+TEST(Leader, JobsOfTwoUsersAreApartWhateverTheirNames) {
+  Meeting meeting;
+  MeetingNode& a = meeting.AddNode("a");
+  MeetingNode& b = meeting.AddNode("b");
+  auto squatter = Meeting::Rank(1, 0, 1);
+  squatter.uid = 65534;
+  meeting.Attach(b, squatter);
+  meeting.Run();
+  ASSERT_EQ(b.Told<JobFormed>().size(), 1U);
+  auto again = Meeting::Rank(1, 0, 2);
+  again.after_epoch = 4;
+  meeting.Attach(a, again);
+  again = Meeting::Rank(2, 1, 2);
+  again.after_epoch = 4;
+  meeting.Attach(b, again);
+  meeting.Run();
+  EXPECT_EQ(a.failure(), "");
+  ASSERT_EQ(a.Told<JobFormed>().size(), 1U);
+  EXPECT_EQ(a.Told<JobFormed>().at(0).nodes.epoch, 5U);
+  EXPECT_EQ(b.Told<JobFormed>().size(), 2U);
+  EXPECT_EQ(b.failure(), "") << "nor is the other one's job ended";
+}
+
+TEST(Leader, AnotherUsersJobDoesNotHideThatAProcessWasLost) {
+  Meeting meeting;
+  MeetingNode& a = meeting.AddNode("a");
+  MeetingNode& b = meeting.AddNode("b");
+  meeting.Attach(a, Meeting::Rank(1, 0, 2));
+  meeting.Attach(b, Meeting::Rank(1, 1, 2));
+  meeting.Run();
+  b.follower.OnRankLost(JobId{1}, 1, "exited or was killed", /*exited=*/true);
+  meeting.Run();
+  a.follower.Handle(service::JobEnded{JobId{1}});
+  b.follower.Handle(service::JobEnded{JobId{1}});
+  // It begins a job of that name, and loses more jobs than are remembered.
+  for (std::uint32_t job = 10; job < 10 + 2 * service::LostEpochs::kMax; ++job) {
+    auto other = job == 10 ? Meeting::Rank(job, 0, 1) : LoneRank(job, 65534);
+    other.uid = 65534;
+    meeting.Attach(b, other);
+    meeting.Run();
+    b.follower.OnRankLost(JobId{job}, 0, "exited or was killed", /*exited=*/true);
+    meeting.Run();
+    b.follower.Handle(service::JobEnded{JobId{job}});
+  }
+  auto again = Meeting::Rank(2, 0, 2);
+  again.after_epoch = 1;
+  meeting.Attach(a, again);
+  meeting.Run();
+  EXPECT_TEXT(a.failure(), "job train", "pid 101", "start them");
 }
 
 TEST(Leader, TakesTheSlowestLineOfEachLane) {

@@ -45,9 +45,10 @@ TEST(Refusals, AJobOfAnotherUserIsNotEndedByOneOfItsName) {
   meeting.Run();
   meeting.Attach(b, stranger);
   meeting.Run();
-  EXPECT_TEXT(b.failure());
+  EXPECT_EQ(b.failure(), "");
   EXPECT_EQ(a.failure(), "");
-  EXPECT_TEXT(a.waits(), "rank 1", "node b");
+  EXPECT_TEXT(a.waits(), "rank 1");
+  EXPECT_TEXT(b.waits(), "ranks 0, 2, 3");
 }
 
 TEST(Refusals, ANodeThatIsNotLetInIsNamedToThoseWhoWait) {
@@ -172,7 +173,7 @@ TEST(Refusals, LeadersAreToldOfSoManyRefusedRanksAtOneTime) {
   Meeting meeting;
   MeetingNode& b = meeting.AddNode("b");
   for (int count = 0; count < 100; ++count) b.follower.Handle(Refused(1, "no"));
-  EXPECT_EQ(b.follower.jobs_count(), static_cast<std::size_t>(service::kRefusedMax));
+  EXPECT_EQ(b.follower.jobs_count(), static_cast<std::size_t>(service::kRefusedMax) / 2);
 }
 
 TEST(Refusals, WhoComesAfterARankWasRefusedIsToldUntilANodeHasOneThatIsNot) {
@@ -269,13 +270,10 @@ TEST(Refusals, RefusesWhoeverDisagreesOnTheJob) {
     Code code;
     std::vector<std::string> parts;
   };
-  auto other_uid = Meeting::Rank(1, 1, 3);
-  other_uid.uid = 1001;
   auto other_way = Meeting::Rank(1, 1, 3);
   other_way.architecture = service::kServersName;
   const std::vector<Case> cases = {
       {Meeting::Rank(1, 1, 4), Code::kMismatch, {"on node a they say 3", "on node b 4"}},
-      {other_uid, Code::kPermissionDenied, {"uid 1000 on node a", "uid 1001"}},
       {other_way, Code::kMismatch, {"on node a they say \"\"", "on node b \"parameter-server\""}}};
   for (const Case& each : cases) {
     Meeting meeting;
@@ -290,6 +288,57 @@ TEST(Refusals, RefusesWhoeverDisagreesOnTheJob) {
     for (const std::string& part : each.parts) EXPECT_TEXT(b.failure(), part);
     EXPECT_EQ(a.failure(), each.code == Code::kMismatch ? b.failure() : "");
   }
+}
+
+TEST(Refusals, RanksThatCameAsAnotherUserOnAnotherNodeAreNamed) {
+  Meeting meeting;
+  MeetingNode& a = meeting.AddNode("a");
+  MeetingNode& b = meeting.AddNode("b");
+  meeting.Attach(a, Meeting::Rank(1, 0, 2));
+  meeting.Run();
+  auto stranger = Meeting::Rank(1, 1, 2);
+  stranger.uid = 1001;
+  meeting.Attach(b, stranger);
+  meeting.Run();
+  EXPECT_TEXT(a.waits(), "rank 1", "node b", "uid 1001", "uid 1000", "same uid");
+  EXPECT_TEXT(b.waits(), "rank 0", "node a", "uid 1000", "same uid");
+  auto smaller = Meeting::Rank(2, 0, 4, "other");
+  meeting.Attach(a, smaller);
+  smaller = Meeting::Rank(3, 0, 3, "other");
+  smaller.uid = 1001;
+  meeting.Attach(a, smaller);
+  meeting.Run();
+  EXPECT_EQ(a.waits().find("uid"), std::string::npos) << "that is another job: " << a.waits();
+}
+
+TEST(Refusals, AUserWithManyRefusedRanksLeavesThoseOfOthersTold) {
+  Meeting meeting;
+  MeetingNode& b = meeting.AddNode("b");
+  auto other = Refused(1, "no");
+  other.uid = 65534;
+  for (int count = 0; count < 100; ++count) b.follower.Handle(other);
+  const std::size_t before = b.follower.jobs_count();
+  EXPECT_EQ(before, static_cast<std::size_t>(service::kRefusedMax) / 2);
+  b.follower.Handle(Refused(1, "no"));
+  EXPECT_EQ(b.follower.jobs_count(), before + 1);
+}
+
+TEST(Refusals, AUserWithManyRefusedRanksLeavesThoseOfOthersKnown) {
+  Meeting meeting;
+  MeetingNode& a = meeting.AddNode("a");
+  MeetingNode& b = meeting.AddNode("b");
+  b.follower.Handle(Refused(1, "too many sessions"));
+  meeting.Run();
+  for (std::size_t count = 0; count < 2 * service::RefusedRanks::kMax; ++count) {
+    auto other = Refused(1, "no");
+    other.job += std::to_string(count);
+    other.uid = 65534;
+    b.follower.Handle(other);
+    meeting.Run();
+  }
+  meeting.Attach(a, Meeting::Rank(1, 0, 2));
+  meeting.Run();
+  EXPECT_TEXT(a.waits(), "pid 9", "node b", "too many sessions");
 }
 
 }  // namespace

@@ -51,6 +51,25 @@ TEST(Metrics, HaveNoSampleTwice) {
   }
 }
 
+TEST(Metrics, TellJobsOfTwoUsersWithOneNameApart) {
+  const auto board = MakeBoard();
+  ipc::JobRow job = *ipc::ReadRow(board->jobs[63]);
+  const std::string series = "headrace_job_world_size{job=\"bert\",uid=\"";
+  const std::string own = series + std::to_string(job.owner_uid) + "\"} ";
+  job.id = 4711;
+  job.owner_uid = 65534;
+  job.world_size = 63;
+  ipc::WriteRow(board->jobs[62], job);
+  ipc::RankRow rank{};
+  rank.job_id = job.id;
+  ipc::WriteRow(board->ranks[500], rank);
+  const std::string text = MetricsOf(*board);
+  EXPECT_NE(text.find(own), std::string::npos);
+  EXPECT_NE(text.find(series + "65534\"} 63\n"), std::string::npos);
+  EXPECT_NE(text.find("headrace_rank_posts_total{job=\"bert\",uid=\"65534\",rank=\"0\"} 0\n"),
+            std::string::npos);
+}
+
 TEST(Metrics, OfAJobEndWithIt) {
   const auto board = MakeBoard();
   EXPECT_NE(MetricsOf(*board).find("job=\"bert\""), std::string::npos);

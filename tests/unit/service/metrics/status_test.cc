@@ -60,6 +60,22 @@ TEST(Status, HasNoBusyTimeOfALaneThatCannotTellMovingFromWaiting) {
   EXPECT_EQ(status["lanes"][0]["busy_s"], 923.0);
 }
 
+TEST(Status, NamesTheOwnersOfJobsOfOneName) {
+  const auto board = MakeBoard();
+  ipc::JobRow job = *ipc::ReadRow(board->jobs[63]);
+  const std::string own = "bert (uid " + std::to_string(job.owner_uid) + ")";
+  job.id = 4711;
+  job.owner_uid = 65534;
+  ipc::WriteRow(board->jobs[62], job);
+  const Json status = StatusOf(*board);
+  std::set<std::string> labels;
+  for (const Json& each : status["jobs"]) labels.insert(each["label"]);
+  EXPECT_TRUE(labels.contains(own));
+  EXPECT_TRUE(labels.contains("bert (uid 65534)"));
+  EXPECT_EQ(status["queue"][4]["job"], own);
+  EXPECT_EQ(status["timelines"][0]["job"], own);
+}
+
 TEST(Status, OfAnEmptyBoardIsEmptyAndWhole) {
   const auto board = std::make_unique<ipc::BoardLayout>();
   const Json status = StatusOf(*board);
