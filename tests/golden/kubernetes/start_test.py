@@ -37,6 +37,7 @@ IMAGES = ("headrace", "headrace-cuda")
 FIELDS = {"spec.nodeName": "gpu-17", "status.podIP": "10.244.1.9", "status.hostIP": "10.0.0.17"}
 SECRET = "headrace-tls"
 TRAIN_JOB = "training"  # the TrainJob of the manifests
+PEERS = ("headrace-peers", "peers")  # name and key of the config map that may be there
 JOB_NAME = "metadata.labels['batch.kubernetes.io/job-name']"
 JOB_INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 # What asks for GPUs finds those of the driver's double.
@@ -75,6 +76,7 @@ class Machine:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.peers: str | None = None  # of the config map; none: it is not there
 
     def secret(self, names: list[str]) -> Path:
         """What `kubectl create secret generic --from-file=nodes` would put into the secret."""
@@ -110,7 +112,7 @@ class Machine:
 
     def check(self, pod: str, spec: Document, container: Document, names: list[str]) -> str:
         """What headraced has against the container; empty: it would start."""
-        environment = environment_of(container, pod)
+        environment = environment_of(container, pod, self.peers)
         arguments = [expand(each, environment) for each in container["args"]]
         volumes = {volume["name"]: volume for volume in spec["volumes"]}
         for mounted in container["volumeMounts"]:
@@ -135,15 +137,21 @@ def fields_of(pod: str) -> dict[str, str]:
     return fields
 
 
-def environment_of(container: Document, pod: str) -> dict[str, str]:
-    """The container's variables, as kubelet would know their values."""
+def environment_of(container: Document, pod: str, peers: str | None = None) -> dict[str, str]:
+    """The container's variables, as kubelet would know their values; ``peers``: of the config map, if
+    it is there."""
     environment = {}
     for variable in container.get("env", []):
         value = variable.get("value")
-        if value is None:
-            path = variable["valueFrom"]["fieldRef"]["fieldPath"]
-            value = {**FIELDS, **fields_of(pod)}[path]
-        environment[variable["name"]] = value
+        source = variable.get("valueFrom", {})
+        if "configMapKeyRef" in source:
+            wanted = source["configMapKeyRef"]
+            assert (wanted["name"], wanted["key"]) == PEERS and wanted["optional"], wanted
+            value = peers
+        elif value is None:
+            value = {**FIELDS, **fields_of(pod)}[source["fieldRef"]["fieldPath"]]
+        if value is not None:
+            environment[variable["name"]] = value
     return environment
 
 
@@ -210,6 +218,14 @@ class Manifests(unittest.TestCase):
         container["args"] = [each for each in container["args"] if not each.startswith("--tls")]
         (said,) = self.complaints(documents).values()
         self.assertIn("plain_text", said)
+
+    def test_a_daemon_set_takes_its_peers_from_a_config_map(self) -> None:
+        documents = self.documents("daemonset")
+        self.machine.peers = "gpu-16=10.0.0.16:7733,gpu-17=10.0.0.17:7733"
+        self.assertEqual(list(self.complaints(documents).values()), [""])
+        self.machine.peers = "gpu-16"
+        (said,) = self.complaints(documents).values()
+        self.assertIn('"gpu-16" is no peer', said)
 
     def test_the_runtime_is_the_one_that_the_train_job_names(self) -> None:
         documents = self.documents("trainjob")
