@@ -1,5 +1,10 @@
 """Neither local clients nor HTTP clients that flood one service end or slow a job of two nodes, or
-keep others from attaching. Prints what was measured; asserts generous bounds."""
+keep others from attaching, whether that service leads the job or not. Prints what was measured.
+
+The bounds are generous, for machines that are busy with other tests. By hand, on an idle one:
+
+    HEADRACE_TEST_FLOOD_RATE=0.9 HEADRACE_TEST_FLOOD_ATTACH_S=1.0 python3 tests/e2e/floods_test.py
+"""
 
 from __future__ import annotations
 
@@ -11,35 +16,47 @@ import sys
 import threading
 import time
 import unittest
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, ".."))
 from support.cluster import Cluster, Services
 from support.ranks import Rank, Ranks
+from support.service import build_directory
 from support.unittests import run_tests
 
-ITERATIONS = int(os.environ.get("HEADRACE_TEST_FLOOD_ITERATIONS", "400"))
+ITERATIONS = int(os.environ.get("HEADRACE_TEST_FLOOD_ITERATIONS", "200"))
 PAUSE_S = 0.01  # in which a model would compute
 ELEMENTS = 1 << 18
 SENDERS = 4
 HTTP_CONNECTIONS = 16
 TENSORS = 1 << 16  # of one call
-ATTACH_MAX_S = 5.0  # on a machine that is busy with other tests; alone it is a fraction of a second
-RATE_MIN = 0.3  # likewise; what is wanted is 0.9
+ATTACH_MAX_S = float(os.environ.get("HEADRACE_TEST_FLOOD_ATTACH_S", "2.0"))
+RATE_MIN = float(os.environ.get("HEADRACE_TEST_FLOOD_RATE", "0.5"))
+NOBODY = 65534
+
+
+def flooder(*arguments: str) -> list[str]:
+    """A command that sends what nobody asked for."""
+    return ["/usr/bin/python3", "-B", os.path.join(HERE, "flooder.py"), *arguments]
 
 
 @contextlib.contextmanager
-def flooders(*commands: list[str]) -> Iterator[None]:
-    """So many processes, which are gone afterwards."""
-    program = os.path.join(HERE, "flooder.py")
+def flooders(commands: Sequence[list[str]]) -> Iterator[None]:
+    """So many processes of another user, which are gone afterwards."""
+    user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
     with contextlib.ExitStack() as ends:
+        processes = []
         for command in commands:
-            process = subprocess.Popen(["/usr/bin/python3", "-B", program, *command])
+            process = subprocess.Popen(command, **user)
+            processes.append(process)
             ends.callback(process.wait)
             ends.callback(process.kill)
         time.sleep(1.0)  # they are at it
         yield
+        for process in processes:
+            if process.poll() is not None:
+                raise AssertionError(f"{process.args} ended: {process.returncode}")
 
 
 class Floods(unittest.TestCase):
@@ -64,9 +81,9 @@ class Floods(unittest.TestCase):
         took = self.ranks.each("train", name="gradient", iterations=ITERATIONS, pause=PAUSE_S)
         return ITERATIONS / max(took)
 
-    def attach_s(self) -> float:
-        """Seconds that a new client on the flooded node needs to attach, process start left out."""
-        newcomer = Rank(self.services[1], 0, 1, job=f"new{time.monotonic_ns()}", attach=False)
+    def attach_s(self, node: int) -> float:
+        """Seconds that a new client on that node needs to attach, process start left out."""
+        newcomer = Rank(self.services[node], 0, 1, job=f"new{time.monotonic_ns()}", attach=False)
         try:
             newcomer.call("settle", seconds=0.0)
             begin = time.monotonic()
@@ -75,48 +92,63 @@ class Floods(unittest.TestCase):
         finally:
             newcomer.close()
 
-    def show(self, name: str, flooded: float, slowest: float) -> None:
-        print(
-            f"{name}: {self.quiet:.1f} iterations/s without, {flooded:.1f} with "
-            f"({flooded / self.quiet:.2f}); a newcomer attaches within {slowest:.3f} s",
-            file=sys.stderr,
-        )
-
-    def suffer(self, name: str, *commands: list[str]) -> None:
-        with flooders(*commands):
-            slowest = max(self.attach_s() for _ in range(3))
+    def suffer(self, name: str, node: int, commands: Sequence[list[str]]) -> None:
+        with flooders(commands):
+            slowest = max(self.attach_s(node) for _ in range(3))
             flooded = self.rate()
-            self.show(name, flooded, slowest)
-            probed = self.services[1].ctl("doctor", "--probe")
-
+            print(
+                f"{name} at the {'leader' if node == 0 else 'follower'}: {self.quiet:.1f} "
+                f"iterations/s without, {flooded:.1f} with ({flooded / self.quiet:.2f}); "
+                f"a newcomer attaches within {slowest:.3f} s",
+                file=sys.stderr,
+            )
+            probed = self.services[node].ctl("doctor", "--probe")
         self.assertGreater(flooded / self.quiet, RATE_MIN)
         self.assertLess(slowest, ATTACH_MAX_S)
         self.assertEqual(probed[0], 0, probed[1])
 
+    def hostile(self, node: int, what: str) -> list[str]:
+        """A command of the hostile client, whose jobs meet where the suffering one does."""
+        program = os.path.join(build_directory(), "hostile_client")
+        return [program, self.services[node].socket, what, self.services.rendezvous]
+
     def test_of_messages_that_nobody_asked_for(self) -> None:
-        self.suffer("resolve", *[["resolve", self.services[1].socket]] * SENDERS)
-        events = self.services[1].ctl_json("events")["events"]
-        self.assertIn("exhausted", [event["code"] for event in events])
+        for node in (0, 1):
+            flood = flooder("resolve", self.services[node].socket)
+            self.suffer("resolve", node, [flood] * SENDERS)
+            events = self.services[node].ctl_json("events")["events"]
+            self.assertIn("exhausted", [event["code"] for event in events])
 
     def test_of_http_requests(self) -> None:
-        port = re.search(r"http_address \S+ \(port (\d+)\)", self.services[1].log())
-        assert port, self.services[1].log()
-        self.suffer("http", ["http", port[1], str(HTTP_CONNECTIONS)])
+        for node in (0, 1):
+            port = re.search(r"http_address \S+ \(port (\d+)\)", self.services[node].log())
+            assert port, self.services[node].log()
+            self.suffer("http", node, [flooder("http", port[1], str(HTTP_CONNECTIONS))])
+
+    def test_of_questions_who_is_left_of_a_job(self) -> None:
+        for node in (0, 1):
+            self.suffer("joinQuorum", node, [self.hostile(node, "quorums")] * SENDERS)
+
+    def test_of_ranks_that_come_and_go(self) -> None:
+        for node in (0, 1):
+            self.suffer("attach and leave", node, [self.hostile(node, "visits")] * SENDERS)
 
     def test_of_tensors_registered_again_and_again(self) -> None:
-        loud = Rank(self.services[1], 0, 1, job="loud")
-        self.addCleanup(loud.close)
-        done: list[int] = []
-        registering = threading.Thread(
-            target=lambda: done.append(
-                loud.call("register_again_and_again", name="w", count=TENSORS, seconds=8.0)
+        for node in (0, 1):
+            loud = Rank(self.services[node], 0, 1, job="loud")
+            self.addCleanup(loud.close)
+            done: list[int] = []
+            registering = threading.Thread(
+                target=lambda loud=loud, done=done: done.append(
+                    loud.call("register_again_and_again", name="w", count=TENSORS, seconds=8.0)
+                )
             )
-        )
-        registering.start()
-        self.addCleanup(registering.join)
-        self.suffer("tensors")
-        registering.join()
-        self.assertGreater(done[0], 0)
+            registering.start()
+            self.addCleanup(registering.join)
+            self.suffer("tensors", node, [])
+            registering.join()
+            loud.close()
+            self.assertGreater(done[0], 0)
 
 
 if __name__ == "__main__":

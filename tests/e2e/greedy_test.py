@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 import sys
 import time
@@ -18,8 +19,10 @@ GREEDY_UID = 65534
 OTHER_UID = 65533
 PATIENCE_S = 30.0
 SPARSE_BYTES = 2 << 30
-LARGE_BYTES = 512 << 20
-LARGE_COUNT = 6
+MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
+LARGE_RANKS = 8
+# All of them together a quarter of the machine's memory.
+LARGE_BYTES = min(12 << 30, MEMORY_BYTES // 4 // LARGE_RANKS)
 AS_ROOT = unittest.skipUnless(os.getuid() == 0, "needs root, to be several users")
 
 
@@ -47,7 +50,6 @@ class Greedy(unittest.TestCase):
         )
         self.addCleanup(process.communicate)
         assert process.stdout is not None
-        self.output = process.stdout
         line = process.stdout.readline()
         self.assertNotEqual(line, "", "the hostile client ended")
         return line
@@ -78,8 +80,7 @@ class Greedy(unittest.TestCase):
             ranks[0].call("tensor", name="w", count=1024)
 
     def test_memory_beyond_a_users_share_is_refused_by_default(self) -> None:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
-        answer = self.run_greedy("sparse", memory - memory // 8 & ~4095)
+        answer = self.run_greedy("sparse", MEMORY_BYTES - MEMORY_BYTES // 8 & ~4095)
         self.assertIn("exhausted", answer)
         self.assertIn("memory_per_uid", answer)
 
@@ -108,16 +109,42 @@ class Greedy(unittest.TestCase):
         self.await_true("nothing was cut", lambda: self.descriptors() <= before)
         self.assertIn("exhausted", self.codes_of_events())
 
-    def test_a_small_segment_does_not_wait_for_large_ones(self) -> None:
-        with Ranks(self.service, 1, job="small") as small:
-            self.assertEqual(self.run_greedy("large", LARGE_BYTES, LARGE_COUNT), "registering\n")
-            begun = time.monotonic()
-            small[0].call("tensor", name="w", count=1024)
-            small_s = time.monotonic() - begun
-            self.assertEqual(self.output.readline(), "registered\n")
-            large_s = time.monotonic() - begun
-        print(f"small {small_s:.3f} s beside large ones of {large_s:.3f} s")
+    def memory_of(self, uid: int) -> int:
+        """Bytes that the user's ranks have handed over, or are handing over."""
+        users = self.service.ctl_json("users")["users"]
+        return sum(user["memory_bytes"] for user in users if user["uid"] == uid)
+
+    def test_eight_ranks_register_their_memory_at_once_and_a_small_one_does_not_wait(self) -> None:
+        """As a model's gradients on a node of eight GPUs, all of it populated."""
+        # They use a service with the default quotas, as another user than root.
+        large = Ranks(self.service, LARGE_RANKS, job="large", user=pwd.getpwuid(GREEDY_UID).pw_name)
+        self.addCleanup(large.__exit__)
+        small = Rank(self.service, 0, 1, job="small")
+        self.addCleanup(small.close)
+        begun = time.monotonic()
+        for member in large.members:
+            member.send("tensor", name="w", count=LARGE_BYTES // 8 - 1024, dtype="float64")
+        self.await_true("none is registered", lambda: self.memory_of(GREEDY_UID) >= LARGE_BYTES // 2)
+        small_begun = time.monotonic()
+        small.call("tensor", name="w", count=1024)
+        small_s = time.monotonic() - small_begun
+        for member in large.members:
+            member.receive()
+        large_s = time.monotonic() - begun
+        print(
+            f"{LARGE_RANKS} ranks register {LARGE_BYTES >> 20} MiB each in {large_s:.3f} s; "
+            f"a small segment beside them takes {small_s:.3f} s",
+            file=sys.stderr,
+        )
+        self.assertGreaterEqual(self.memory_of(GREEDY_UID), LARGE_RANKS * (LARGE_BYTES - 65536))
         self.assertLess(small_s, 0.5 * large_s)
+        # It is the memory that they write to, up to its end.
+        for member in large.members:
+            member.call("set_last", name="w", value=member.rank + 1.0)
+        large.each("post", kind="all_reduce", name="w")
+        large.each("wait")
+        last = large.each("last", name="w")
+        self.assertEqual(last, [sum(range(LARGE_RANKS + 1))] * LARGE_RANKS)
 
 
 if __name__ == "__main__":

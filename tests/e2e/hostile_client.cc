@@ -1,10 +1,11 @@
 // One user who takes what a service gives. Arguments: socket path, what to do, and numbers:
 //   sparse BYTES      registers a memfd of which no page is allocated
-//   large BYTES COUNT registers populated memory that large in so many sessions at once
 //   seats             attaches jobs of one rank until it is refused
 //   half COUNT        connections, each of which sends most of a message of 32 MiB
 //   descriptors COUNT connections, each of which sends 253 descriptors and the start of a message
-// Prints what came of it, and holds on to all of it until standard input ends.
+// Prints what came of it, and holds on to all of it until standard input ends. Until it is killed:
+//   quorums RENDEZVOUS  asks who is left of one job after another, on 16 connections
+//   visits RENDEZVOUS   attaches one job of one rank after another, and leaves it
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -27,6 +28,7 @@ namespace {
 
 constexpr std::uint32_t kLargeWords = (4U << 20) - 1;
 constexpr std::size_t kDescriptors = 253;
+constexpr std::size_t kQuestionsAtOnce = 16;
 
 void Print(const support::Answered& answered) {
   std::printf("%s: %s\n", std::string(CodeName(answered.code)).c_str(), answered.text.c_str());
@@ -45,31 +47,6 @@ void RegisterSparse(const std::string& path, std::size_t size) {
   if (attached.code != Code::kOk) return Print(attached);
   const ipc::SealedMemory memory = ipc::CreateSealedMemory("sparse", size).value();
   Print(caller.RegisterSegment(attached.session, memory.fd.get(), size));
-  Hold();
-}
-
-void RegisterLarge(const std::string& path, std::size_t size, std::uint32_t count) {
-  support::CallerLoop loop;
-  ipc::SealedMemory memory = ipc::CreateSealedMemory("large", size).value();
-  HR_CHECK(ipc::Populate(memory).ok(), size);
-  std::vector<std::unique_ptr<support::Caller>> callers;
-  std::vector<support::Attached> sessions;
-  auto answers = kj::heapArrayBuilder<kj::Promise<void>>(count);
-  for (std::uint32_t rank = 0; rank < count; ++rank) {
-    callers.push_back(std::make_unique<support::Caller>(loop, path));
-    sessions.push_back(callers.back()->Attach({.job = "large", .rank = rank, .world_size = count}));
-    auto call = sessions.back().session.registerSegmentRequest();
-    call.setMemory(support::Carry(memory.fd.get()));
-    call.setSize(size);
-    answers.add(call.send().ignoreResult());
-  }
-  kj::Timer& timer = loop.io.provider->getTimer();
-  timer.afterDelay(20 * kj::MILLISECONDS).wait(loop.io.waitScope);
-  std::printf("registering\n");
-  std::fflush(stdout);
-  kj::joinPromises(answers.finish()).wait(loop.io.waitScope);
-  std::printf("registered\n");
-  std::fflush(stdout);
   Hold();
 }
 
@@ -136,21 +113,65 @@ void SendDescriptors(const std::string& path, int count) {
   Hold();
 }
 
+// Each question is of a job that nobody else knows, so that it is decided at once.
+kj::Promise<void> AskWhoIsLeft(support::Caller& caller, const std::string& rendezvous,
+                               std::uint64_t number) {
+  auto call = caller.bootstrap().joinQuorumRequest();
+  call.getHello().setProtocolVersion(schema::PROTOCOL_VERSION);
+  auto request = call.getRequest();
+  request.setJob("asked" + std::to_string(::getpid()) + "-" + std::to_string(number));
+  request.setRendezvous(rendezvous);
+  request.getMembership().initMembers(1).set(0, 0);
+  request.setAfterEpoch(1);
+  request.setMinWorld(1);
+  return call.send().ignoreResult();
+}
+
+void FloodQuorums(const std::string& path, const std::string& rendezvous) {
+  support::CallerLoop loop;
+  std::array<std::unique_ptr<support::Caller>, kQuestionsAtOnce> callers;
+  for (std::uint64_t number = 0;;) {
+    auto answers = kj::heapArrayBuilder<kj::Promise<void>>(callers.size());
+    for (std::unique_ptr<support::Caller>& caller : callers) {
+      if (caller == nullptr) caller = std::make_unique<support::Caller>(loop, path);
+      // A connection that was closed is replaced.
+      answers.add(AskWhoIsLeft(*caller, rendezvous, ++number).catch_([&caller](kj::Exception&&) {
+        caller.reset();
+      }));
+    }
+    kj::joinPromises(answers.finish()).wait(loop.io.waitScope);
+  }
+}
+
+void FloodVisits(const std::string& path, const std::string& rendezvous) {
+  support::CallerLoop loop;
+  for (std::uint64_t number = 0;; ++number) {
+    support::Caller caller(loop, path);
+    support::Attached attached =
+        caller.Attach({.job = "visit" + std::to_string(::getpid()) + "-" + std::to_string(number),
+                       .world_size = 1,
+                       .rendezvous = rendezvous});
+    if (attached.code == Code::kOk) caller.Leave(attached.session);
+  }
+}
+
 int Run(int count, char** arguments) {
   const std::string path = count > 1 ? arguments[1] : "";
   const std::string what = count > 2 ? arguments[2] : "";
-  const long long number = count > 3 ? std::atoll(arguments[3]) : 0;
+  const std::string text = count > 3 ? arguments[3] : "";
+  const long long number = std::atoll(text.c_str());
   if (what == "sparse") {
     RegisterSparse(path, static_cast<std::size_t>(number));
-  } else if (what == "large") {
-    RegisterLarge(path, static_cast<std::size_t>(number),
-                  static_cast<std::uint32_t>(count > 4 ? std::atoi(arguments[4]) : 1));
   } else if (what == "seats") {
     TakeSeats(path);
   } else if (what == "half") {
     SendHalf(path, static_cast<int>(number));
   } else if (what == "descriptors") {
     SendDescriptors(path, static_cast<int>(number));
+  } else if (what == "quorums") {
+    FloodQuorums(path, text);
+  } else if (what == "visits") {
+    FloodVisits(path, text);
   } else {
     return 2;
   }

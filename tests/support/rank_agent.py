@@ -52,6 +52,12 @@ class Agent:
     def fill(self, name: str, value: float) -> None:
         self.memory(name)[:] = value
 
+    def set_last(self, name: str, value: float) -> None:
+        self.memory(name)[-1] = value
+
+    def last(self, name: str) -> float:
+        return float(self.memory(name)[-1])
+
     def values(self, name: str, count: int = 4) -> list[float]:
         return [float(value) for value in self.memory(name)[:count]]
 
