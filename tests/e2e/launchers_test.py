@@ -17,7 +17,7 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, ".."))
 import torchrun
-from support.service import ROOT, Service, build_directory, client_environment
+from support.service import ROOT, Service, client_environment, service_directory
 from support.unittests import run_tests
 
 EXAMPLES = os.path.join(ROOT, "client", "examples")
@@ -84,7 +84,7 @@ class RayTrain(unittest.TestCase):
 
     def train(self, backend: str) -> str:
         environment = client_environment(
-            HEADRACE_HEADRACED=os.path.join(build_directory(), "headraced"), OMP_NUM_THREADS="1",
+            HEADRACE_HEADRACED=os.path.join(service_directory(), "headraced"), OMP_NUM_THREADS="1",
             RAY_USAGE_STATS_ENABLED="0",
         )  # fmt: skip
         program = os.path.join(EXAMPLES, "ray_train.py")

@@ -15,7 +15,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from support.service import ROOT, Service, build_directory
+from support.service import ROOT, Service, build_directory, service_directory
 
 LIMIT_S = 30.0
 
@@ -51,7 +51,7 @@ class CheckConfig(Directory):
     """--check-config refuses what a start refuses, with the same words."""
 
     def run_service(self, *flags: str) -> subprocess.CompletedProcess[str]:
-        program = os.path.join(build_directory(), "headraced")
+        program = os.path.join(service_directory(), "headraced")
         places = () if "--socket" in flags else ("--socket", self.path("socket"))
         return subprocess.run(
             [program, *places, "--log-level", "error", *flags], capture_output=True, text=True, timeout=LIMIT_S
@@ -145,7 +145,7 @@ class ShippedFile(Directory):
                 ):
                     line = line.replace(machines, ours)
                 file.write(line + "\n")
-        program = os.path.join(build_directory(), "headraced")
+        program = os.path.join(service_directory(), "headraced")
         done = subprocess.run(
             [program, "--config", self.path("headrace.toml"), "--check-config"],
             capture_output=True,

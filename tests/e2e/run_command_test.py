@@ -18,7 +18,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, ".."), os.path.join(HERE, "..", "..", "client", "python")]
 import headrace.__main__ as command
 from headrace import report
-from support.service import build_directory, client_environment
+from support.service import build_directory, client_environment, service_directory
 from support.unittests import run_tests
 from torchrun import STREAMS
 
@@ -92,7 +92,7 @@ class Runs(unittest.TestCase):
     def run_with(self, *arguments: str, folder: str | None = None, **changes: str) -> subprocess.Popen[str]:
         environment = {
             **client_environment(),
-            "HEADRACE_HEADRACED": os.path.join(build_directory(), "headraced"),
+            "HEADRACE_HEADRACED": os.path.join(service_directory(), "headraced"),
             **changes,
         }
         process = subprocess.Popen(

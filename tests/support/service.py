@@ -22,6 +22,12 @@ def build_directory() -> str:
     return os.environ.get("HEADRACE_BUILD", os.path.join(ROOT, "build", "release"))
 
 
+def service_directory() -> str:
+    """Where headraced is: HEADRACE_SERVICE_BUILD, which clients that no sanitizer can be loaded into have beside
+    HEADRACE_BUILD, else where all programs are."""
+    return os.environ.get("HEADRACE_SERVICE_BUILD", build_directory())
+
+
 def client_environment(**more: str) -> dict[str, str]:
     """The environment in which a Python client finds the package and the library."""
     environment = dict(os.environ)
@@ -88,7 +94,10 @@ class Service:
         self.place = place
         self.process: Program | None = None
         self._build = os.fspath(build or build_directory())
-        self._environment = {**os.environ, **(environment or {})}
+        self._service_build = os.fspath(build or service_directory())
+        # Doubles of libraries are of the build of whom they are loaded into.
+        own = {name: self._of_the_service(value) for name, value in (environment or {}).items()}
+        self._environment = {**os.environ, **own}
 
     def __enter__(self) -> Service:
         try:
@@ -107,9 +116,14 @@ class Service:
         return self.process.program_pid
 
     def command(self) -> list[str]:
-        program = os.path.join(self._build, "headraced")
+        program = os.path.join(self._service_build, "headraced")
         places = ["--socket", self.socket, "--board", self.board]
-        return [program, *places, *self.flags]
+        return [program, *places, *map(self._of_the_service, self.flags)]
+
+    def _of_the_service(self, value: str) -> str:
+        """The value, with the service's build in the place of the clients' at its beginning."""
+        inside = value.startswith(self._build + os.sep)
+        return self._service_build + value[len(self._build) :] if inside else value
 
     def start(self) -> None:
         """Starts it and returns once it listens."""

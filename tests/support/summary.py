@@ -35,8 +35,8 @@ FUZZED = re.compile(r"^(seed \d+, \d+ inputs)$", re.MULTILINE)
 
 
 def inside_of(case: xml.etree.ElementTree.Element) -> str:
-    """What a test of a sanitized part consists of; empty for other tests."""
-    if not (case.get("name") or "").startswith(("address.", "thread.")):
+    """What a test of a whole program consists of; empty for other tests."""
+    if not (case.get("name") or "").startswith(("address.", "thread.", "whole.")):
         return ""
     output = case.findtext("system-out") or ""
     found = WHOLE.search(output) or FUZZED.search(output)
