@@ -42,6 +42,7 @@ WORDS_ALLOWED = {
     r"^client/python/headrace/torch/(compressed_)?ddp\.py$": "DDP calls a communication hook once for each bucket",
     r"^client/python/headrace/torch/sharded\.py$": "fully_shard calls parts of parameters shards",
     r"^tests/.*(ddp|torch)\w*\.py$": "tests that hook",
+    r"^tests/golden/torch/": "names of torch's own tests",
 }
 
 # Names that were metaphors, or meant several things, and what stands for them now. Whole names of types and files.

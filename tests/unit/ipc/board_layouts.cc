@@ -199,7 +199,7 @@ std::map<std::string, Layout> FlightLayoutsOfCode() {
          FIELD(FlightJobRow, ranks), FIELD(FlightJobRow, name)}}},
       {"FlightStage",
        {sizeof(FlightStage),
-        {FIELD(FlightStage, lane), FIELD(FlightStage, step), FIELD(FlightStage, reserved0),
+        {FIELD(FlightStage, lane), FIELD(FlightStage, stage), FIELD(FlightStage, reserved0),
          FIELD(FlightStage, queued_us), FIELD(FlightStage, begin_us), FIELD(FlightStage, end_us)}}},
       {"FlightRow",
        {sizeof(FlightRow),
