@@ -120,8 +120,9 @@ class Service:
         places = ["--socket", self.socket, "--board", self.board]
         return [program, *places, *map(self._of_the_service, self.flags)]
 
-    def _of_the_service(self, value: str) -> str:
+    def _of_the_service(self, value: str | os.PathLike[str]) -> str:
         """The value, with the service's build in the place of the clients' at its beginning."""
+        value = os.fspath(value)
         inside = value.startswith(self._build + os.sep)
         return self._service_build + value[len(self._build) :] if inside else value
 

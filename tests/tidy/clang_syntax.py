@@ -5,7 +5,7 @@ usage: clang_syntax.py ROOT BUILD [--jobs N] [--headers] [--alone] [REGEX]
 Configures ROOT by the preset clang in the folder BUILD and reads what is compiled there, several sources at once. The
 exit status is 0: nothing found, 1: findings, 77: skipped. With --headers, each header of a library is read alone too;
 with --alone, each source, which shows a missing include. REGEX chooses among the paths of what is read. `ninja
-clang_syntax` reads all, in about half an hour of one core.
+clang_syntax` reads all.
 """
 
 from __future__ import annotations
