@@ -31,10 +31,10 @@ evaluation_interval: 30s
 tests:
   - interval: 30s
     input_series:
-      - {series: 'headrace_job_oldest_wait_seconds{instance="a", job="bert"}', values: "60x10"}
-      - {series: 'headrace_job_paused{instance="a", job="bert"}', values: "0x10"}
-      - {series: 'headrace_job_oldest_wait_seconds{instance="a", job="held"}', values: "60x10"}
-      - {series: 'headrace_job_paused{instance="a", job="held"}', values: "1x10"}
+      - {series: 'headrace_job_oldest_wait_seconds{instance="a", job="bert", uid="1007"}', values: "60x10"}
+      - {series: 'headrace_job_paused{instance="a", job="bert", uid="1007"}', values: "0x10"}
+      - {series: 'headrace_job_oldest_wait_seconds{instance="a", job="held", uid="1007"}', values: "60x10"}
+      - {series: 'headrace_job_paused{instance="a", job="held", uid="1007"}', values: "1x10"}
       - {series: 'headrace_peer_up{instance="a", peer="b"}', values: "1x2 0x8"}
       - {series: 'headrace_peer_up{instance="a", peer="c"}', values: "1x10"}
       - {series: 'headrace_certificate_expiry_timestamp_seconds{instance="a", certificate="node"}',
@@ -45,8 +45,8 @@ tests:
       - eval_time: 4m
         alertname: HeadraceJobWaits
         exp_alerts:
-          - exp_labels: {instance: a, job: bert}
-            exp_annotations: {summary: "bert waits on a: headracectl queue --job bert"}
+          - exp_labels: {instance: a, job: bert, uid: "1007"}
+            exp_annotations: {summary: "bert waits on a: headracectl queue --job bert --uid 1007"}
       - eval_time: 4m
         alertname: HeadracePeerDown
         exp_alerts:
