@@ -15,9 +15,8 @@ constexpr TimeNs kHeard = kSecond;
 void ClusterSimulation::SteerSomething() {
   Job& job = jobs_[dice_.Below(jobs_.size())];
   if (job.model && dice_.Chance(20)) {
-    constexpr Codec kCodecs[] = {Codec::kNone, Codec::kInt8, Codec::kFloat8E4M3};
     return SteerJob(job, SteeringKind::kCompress,
-                    SteeringValue(kCodecs[dice_.Below(std::size(kCodecs))]));
+                    SteeringValue(kSteeredCodecs[dice_.Below(std::size(kSteeredCodecs))]));
   }
   switch (dice_.Below(mood_ == ClusterMood::kSteering ? 8 : 3)) {
     case 0:

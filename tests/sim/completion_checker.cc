@@ -34,7 +34,7 @@ bool IsGradient(std::uint64_t number) { return number >> 63 != 0; }
 
 std::string Describe(std::uint64_t number) {
   if (!IsGradient(number)) return fmt::format("operation {}", number);
-  return fmt::format("iteration {} gradient {}", number << 1 >> 17, number & 0xffff);
+  return fmt::format("iteration {} gradient {}", IterationOf(number), TensorOf(number));
 }
 
 }  // namespace
@@ -74,9 +74,8 @@ std::optional<std::string> CompletionChecker::End(JobId job, std::uint64_t seque
   if (auto wrong = CheckPosted(job, operation, rank)) return what + ": " + *wrong;
   if (operation.planned.count == 0) return std::nullopt;
   if (operation.planned.encoded && of_nodes_.contains(job)) {
-    if (operation.chosen.empty()) operation.chosen = result;
-    if (operation.chosen == result) return std::nullopt;
-    return what + ": other bits of an encoded sum than on another rank";
+    if (auto wrong = CheckEncoded(job, sequence, operation, result)) return what + ": " + *wrong;
+    return std::nullopt;
   }
   // What moves in messages may end here before others have posted it.
   const bool anew = MovesInMessages(operation.planned.kind);
@@ -95,6 +94,20 @@ std::optional<std::string> CompletionChecker::End(JobId job, std::uint64_t seque
 std::uint64_t CompletionChecker::EndedOf(JobId job) const {
   const auto found = ended_.find(job);
   return found == ended_.end() ? 0 : found->second;
+}
+
+// The same on every rank, and near the sum.
+std::optional<std::string> CompletionChecker::CheckEncoded(JobId job, std::uint64_t sequence,
+                                                           Operation& operation,
+                                                           const std::vector<std::byte>& result) {
+  if (operation.chosen == result) return std::nullopt;
+  if (!operation.chosen.empty()) return "other bits of an encoded sum than on another rank";
+  operation.chosen = result;
+  Planned planned = operation.planned;
+  const NodeSums& nodes = of_nodes_.at(job);
+  if (nodes.served || nodes.ranks.size() == 1) planned.error_bound = 0;  // nothing is encoded
+  return encoded_[{job, TensorOf(sequence)}].Check(IterationOf(sequence), planned, operation.inputs,
+                                                   result);
 }
 
 // Each element is that of one of the orders that are possible, and of the same one on every rank.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ipc/completion.h"
+#include "tests/sim/encoded_sums.h"
 #include "tests/sim/node_sums.h"
 #include "tests/sim/program.h"
 
@@ -21,6 +22,9 @@ namespace headrace::sim {
 constexpr std::uint64_t GradientNumber(std::uint64_t iteration, std::uint32_t tensor) {
   return std::uint64_t{1} << 63 | iteration << 16 | tensor;
 }
+
+constexpr std::uint64_t IterationOf(std::uint64_t gradient) { return gradient << 1 >> 17; }
+constexpr std::uint32_t TensorOf(std::uint64_t gradient) { return gradient & 0xFFFF; }
 
 class CompletionChecker {
  public:
@@ -80,6 +84,8 @@ class CompletionChecker {
   void ExpectParts(const Planned& planned, const transport::Transfer& whole) const;
   void Move(const transport::Transfer& transfer) const;
   static void ExpectMessages(Operation& operation, std::uint32_t world_size);
+  std::optional<std::string> CheckEncoded(JobId job, std::uint64_t sequence, Operation& operation,
+                                          const std::vector<std::byte>& result);
   std::optional<std::string> CheckSums(JobId job, Operation& operation, std::uint32_t rank,
                                        const std::vector<std::byte>& result) const;
 
@@ -91,6 +97,7 @@ class CompletionChecker {
   std::map<JobId, std::set<std::string>> blamed_;
   std::map<JobId, std::string> first_errors_;
   std::map<std::pair<JobId, std::uint64_t>, Operation> operations_;
+  std::map<std::pair<JobId, std::uint32_t>, EncodedSums> encoded_;  // by gradient
   std::uint64_t ended_ok_ = 0;
   std::uint64_t ended_failed_ = 0;
   std::uint64_t iterations_ok_ = 0;

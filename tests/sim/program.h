@@ -23,9 +23,12 @@ struct Planned {
   Reduction reduction = Reduction::kSum;
   std::uint32_t root = 0;
   std::uint64_t count = 0;
-  // A gradient that crosses between nodes in a codec: its sum is the same on all ranks, and only
-  // near the reference.
+  // A gradient that may cross between nodes in codecs that lose: its sum is the same on all ranks,
+  // and only near the reference. The largest of their errors, as a share of what is encoded, and
+  // the largest value that a rank has.
   bool encoded = false;
+  double error_bound = 0;
+  double value_max = 0;
   bool uneven = false;  // of an all_gather or reduce_scatter: its parts are of any size
 
   bool HasParts() const { return uneven || MovesInMessages(kind); }
@@ -60,6 +63,7 @@ enum class Values : std::uint8_t {
   kExact,  // eighths, so that sums are the same in any order
   kRough,  // of many sizes and with all their digits: the last bit of a sum tells the order
 };
+constexpr double LargestOf(Values values) { return values == Values::kExact ? 4 : 64; }
 void FillElements(const Planned& planned, Values values, std::span<std::byte> memory, Dice& dice);
 
 }  // namespace headrace::sim

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <utility>
 
+#include "transport/codec/codec.h"
+
 namespace headrace::sim {
 namespace {
 
@@ -26,13 +28,21 @@ void Shuffle(std::vector<std::uint32_t>& order, Dice& dice) {
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[dice.Below(i)]);
 }
 
-Planned PlannedOf(const service::Layout& layout, std::uint32_t tensor) {
-  return {.kind = Collective::kAllReduce,
-          .dtype = layout.tensors[tensor].dtype,
-          .reduction = layout.reduction,
-          .count = layout.tensors[tensor].count,
-          .encoded =
-              !layout.tensors[tensor].keeps_codec || layout.tensors[tensor].codec != Codec::kNone};
+Planned PlannedOf(const service::Layout& layout, std::uint32_t number, Values values) {
+  const service::LayoutTensor& tensor = layout.tensors[number];
+  Planned planned{.kind = Collective::kAllReduce,
+                  .dtype = tensor.dtype,
+                  .reduction = layout.reduction,
+                  .count = tensor.count,
+                  .encoded = !tensor.keeps_codec || Loses(tensor.codec),
+                  .error_bound = transport::ErrorBound(tensor.codec),
+                  .value_max = LargestOf(values)};
+  // People may ask for others.
+  for (const Codec& codec : kSteeredCodecs) {
+    if (tensor.keeps_codec) break;
+    planned.error_bound = std::max(planned.error_bound, transport::ErrorBound(codec));
+  }
+  return planned;
 }
 
 // One large gradient that crosses between nodes encoded; perhaps not in the first iterations.
@@ -63,7 +73,7 @@ Model AnyModel(Dice& dice) {
                               .dtype = is_mixed ? kTypes[dice.Below(std::size(kTypes))] : usual,
                               .keeps_codec = true});
   }
-  if (dice.Chance(20)) Compress(layout, dice);
+  if (dice.Chance(40)) Compress(layout, dice);
   std::vector<std::uint32_t> places(count);
   std::iota(places.begin(), places.end(), 0U);
   Shuffle(places, dice);
@@ -132,7 +142,7 @@ bool Training::Post(Manner manner, std::uint32_t timeout_ms, TimeNs now, Dice& d
   if (found == order_.end()) return false;
   const std::uint32_t tensor = *found;
   std::swap(*found, order_[next_++]);
-  const Planned planned = PlannedOf(*model_.layout, tensor);
+  const Planned planned = PlannedOf(*model_.layout, tensor, rank_.values);
   const std::span<std::byte> memory = Memory(tensor);
   FillElements(planned, rank_.values, memory, dice);
   ipc::GradientRecord record = RecordOf(tensor, now, dice);

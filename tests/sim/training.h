@@ -16,6 +16,9 @@
 
 namespace headrace::sim {
 
+// Codecs that people ask for while a job runs.
+inline constexpr Codec kSteeredCodecs[] = {Codec::kNone, Codec::kInt8, Codec::kFloat8E4M3};
+
 // What all ranks of a job train.
 struct Model {
   std::shared_ptr<const service::Layout> layout;  // shared with the ranks, which only read it
