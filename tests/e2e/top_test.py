@@ -184,7 +184,7 @@ class TopScreen(unittest.TestCase):
         self.see(r"bert +running, paused", r"paused by uid \d+")
         self.assertFalse(ranks[0].call("done"))
         self.terminal.press("p")
-        self.see(r"Let job bert go on\?")
+        self.see(r"Resume job bert\?")
         self.terminal.press("y")
         self.await_job("bert", "paused", False)
         ranks.each("wait")
