@@ -8,7 +8,7 @@ using Quorum = import "client.capnp".Quorum;
 using Membership = import "client.capnp".Membership;
 $Cxx.namespace("headrace::schema");
 
-const peerProtocolVersion :UInt32 = 11;
+const peerProtocolVersion :UInt32 = 12;
 
 struct PeerHello {
   protocolVersion @0 :UInt32;
@@ -174,7 +174,8 @@ struct PeerMessage {
       costs @38 :List(CostLine);  # the lane inside the node, then those between
       runningS @56 :Float64;      # of iterationS: the forward pass did not stand still; 0: not said
       iterations @66 :List(SeenIteration);  # the last ones, each by itself
-      contention @67 :Float64;    # of the rate of computing, lost while a block is under way
+      # Of the rate of computing, lost while a stage is under way in the node, and between nodes.
+      contention @67 :List(Float64);
       codecs @81 :List(CodecCost);  # of transfers between the job's nodes
       railsChanged @90 :Bool;  # a rail was lost or is back: costs are of the time since
     }

@@ -89,8 +89,7 @@ bool AreRecorded(const NodeTimes& times) {
            std::ranges::all_of(each.forward_s, is_time);
   };
   return IsTime(times.iteration_s) && IsTime(times.running_s) && AreTimes(times.release_s) &&
-         AreTimes(times.forward_s) && times.contention >= 0 &&
-         times.contention <= plan::kContentionMax &&
+         AreTimes(times.forward_s) && plan::AreShares(times.contention) &&
          std::ranges::all_of(times.iterations, is_recorded);
 }
 
@@ -226,7 +225,10 @@ plan::Recording MergeRecorded(std::span<const NodeSeen> seen) {
   }
   DropInterludes(recording.iterations);
   for (const NodeSeen& node : seen) {
-    recording.contention += node.times.contention / static_cast<double>(seen.size());
+    for (std::size_t place = 0; place < plan::kLanePlaces; ++place) {
+      recording.contention[place] +=
+          node.times.contention[place] / static_cast<double>(seen.size());
+    }
   }
   return recording;
 }
@@ -254,6 +256,7 @@ plan::Route RouteOf(const JobShape& shape, std::span<const NodeSeen> seen, doubl
   const plan::PiecewiseCost in_node = CostInNode(seen, block_bytes);
   if (!shape.crosses_nodes()) {
     plan::Route route = plan::AllReduceRoute(in_node);
+    route.stages.front().in_node = true;
     route.halves = shape.halves;
     return route;
   }
@@ -267,11 +270,14 @@ plan::Route RouteOf(const JobShape& shape, std::span<const NodeSeen> seen, doubl
   if (!several) return route;
   const auto lane = static_cast<std::uint32_t>(route.lanes.size());
   route.lanes.emplace_back("intra-node");
-  route.stages.insert(
-      route.stages.begin(),
-      {.name = "reduce-scatter", .rails = {{lane, in_node}}, .kind = Collective::kReduceScatter});
-  route.stages.push_back(
-      {.name = "all-gather", .rails = {{lane, in_node}}, .kind = Collective::kAllGather});
+  route.stages.insert(route.stages.begin(), {.name = "reduce-scatter",
+                                             .rails = {{lane, in_node}},
+                                             .kind = Collective::kReduceScatter,
+                                             .in_node = true});
+  route.stages.push_back({.name = "all-gather",
+                          .rails = {{lane, in_node}},
+                          .kind = Collective::kAllGather,
+                          .in_node = true});
   return route;
 }
 

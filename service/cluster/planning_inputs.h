@@ -39,7 +39,7 @@ struct NodeSeen {
 };
 
 // Whether all times, medians and those of recorded iterations, are finite and not negative,
-// and the contention is a share.
+// and contention is shares of the rate of computing.
 bool AreRecorded(const NodeTimes& times);
 
 // Whether they can belong to that layout and those lanes: as many as there are tensors and lanes,

@@ -310,8 +310,13 @@ void Describe(auto& wire, Is<ReportTimesSeen> auto& report) {
   wire.List(report.seen.codecs, kCodecCostsMax, "costs of {} codecs", HR_LIST(Codecs));
   wire.Number(report.seen.rails_changed, HR_FIELD(RailsChanged));
   wire.List(times.iterations, plan::kRecordedMax, "{} recorded iterations", HR_LIST(Iterations));
-  wire.Number(times.contention, HR_FIELD(Contention));
-  wire.Check([&times] { return AreRecorded(times) ? "" : kInvalidTimesText; });
+  std::vector<double> shares(times.contention.begin(), times.contention.end());
+  wire.List(shares, shares.size(), "contention of {} places", HR_LIST(Contention));
+  const bool complete = shares.size() == times.contention.size();
+  if constexpr (!std::is_const_v<std::remove_reference_t<decltype(report)>>) {
+    if (complete) std::ranges::copy(shares, times.contention.begin());
+  }
+  wire.Check([&] { return complete && AreRecorded(times) ? "" : kInvalidTimesText; });
 }
 
 void Describe(auto& wire, Is<RequestPolicy> auto& request) {

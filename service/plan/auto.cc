@@ -52,7 +52,7 @@ void AddVariants(const Profile& profile, const Route& route, const Recording& re
   add(Variant::kEarly, kEarlyShare, 1, 1);
   add(Variant::kLate, kLateShare, 1, 1);
   add(Variant::kLatest, kLatestShare, 1, 1);
-  if (recording.contention > 0) {
+  if (SumOf(recording.contention) > 0) {
     add(Variant::kBusy, 0.5, 1, 1);
     add(Variant::kIdle, 0.5, 0, 1);
   }

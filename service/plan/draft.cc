@@ -13,8 +13,8 @@ namespace {
 // Fills in a timetable by always taking the block stage that can begin first.
 class Clerk {
  public:
-  Clerk(const Workload& work, const Route& route, const Draft& draft)
-      : work_(work), route_(route), draft_(draft) {
+  Clerk(const Workload& work, const Route& route, const Draft& draft, std::vector<StageSpan>* spans)
+      : work_(work), route_(route), draft_(draft), spans_(spans) {
     HR_CHECK(!route.stages.empty() && route.stages.size() <= kStagesMax &&
                  route.lanes.size() <= kLanesMax,
              route.stages.size(), route.lanes.size());
@@ -92,6 +92,7 @@ class Clerk {
       scattered_s_ = std::max(scattered_s_, end_s);
     }
     if (!passes) return;
+    if (spans_ != nullptr) spans_->push_back({static_cast<std::uint32_t>(stage), begin_s, end_s});
     for (const Rail& rail : route_.stages[stage].rails) free_s_[rail.lane] = end_s;
   }
 
@@ -113,6 +114,7 @@ class Clerk {
   const Workload& work_;
   const Route& route_;
   const Draft& draft_;
+  std::vector<StageSpan>* const spans_;  // or null
   Timetable table_;
   std::array<std::size_t, kStagesMax> next_{};
   std::array<double, kLanesMax> free_s_{};
@@ -160,7 +162,14 @@ void Draft::Close() {
 }
 
 Timetable MakeTimetable(const Workload& work, const Route& route, const Draft& draft) {
-  return Clerk(work, route, draft).Fill();
+  return Clerk(work, route, draft, nullptr).Fill();
+}
+
+// The clerk always takes the stage that can begin first, so spans come by their begin.
+Timetable MakeTimetable(const Workload& work, const Route& route, const Draft& draft,
+                        std::vector<StageSpan>& spans) {
+  spans.clear();
+  return Clerk(work, route, draft, &spans).Fill();
 }
 
 }  // namespace headrace::plan

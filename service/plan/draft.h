@@ -53,4 +53,14 @@ struct Timetable {
 
 Timetable MakeTimetable(const Workload& work, const Route& route, const Draft& draft);
 
+// When a block was in a stage that it passes.
+struct StageSpan {
+  std::uint32_t stage = 0;
+  double begin_s = 0;
+  double end_s = 0;
+};
+// The same, and every stage of every block into `spans`, by begin.
+Timetable MakeTimetable(const Workload& work, const Route& route, const Draft& draft,
+                        std::vector<StageSpan>& spans);
+
 }  // namespace headrace::plan

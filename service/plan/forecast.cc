@@ -1,6 +1,7 @@
 #include "service/plan/forecast.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "ipc/base/check.h"
@@ -9,30 +10,30 @@
 namespace headrace::plan {
 namespace {
 
-// A time at which computing has done some work, both since the begin of the backward pass.
-struct Busy {
+// A time in which computing goes at one rate below 1.
+struct Slow {
   double begin_s = 0;
   double end_s = 0;
+  double rate = 1;
 };
 
-// Walks along the times at which something is under way, and says how long work takes. Asked for
-// growing times only.
+// Walks along the times at which something is under way, apart and in order, and says how long work
+// takes. Asked for growing times only.
 class Computing {
  public:
-  Computing(const std::vector<Busy>& busy, double contention)
-      : busy_(busy), rate_(1 - contention) {}
+  explicit Computing(const std::vector<Slow>& slow) : slow_(slow) {}
 
   // When `work_s` that begins at `from_s` is done.
   double End(double from_s, double work_s) {
     double now = from_s;
     double left_s = work_s;
     while (left_s > 0) {
-      while (at_ < busy_.size() && busy_[at_].end_s <= now) ++at_;
-      if (at_ == busy_.size()) return now + left_s;
-      const Busy& next = busy_[at_];
-      const bool slow = next.begin_s <= now;
-      const double until_s = slow ? next.end_s : next.begin_s;
-      const double rate = slow ? rate_ : 1;
+      while (at_ < slow_.size() && slow_[at_].end_s <= now) ++at_;
+      if (at_ == slow_.size()) return now + left_s;
+      const Slow& next = slow_[at_];
+      const bool inside = next.begin_s <= now;
+      const double until_s = inside ? next.end_s : next.begin_s;
+      const double rate = inside ? next.rate : 1;
       const double done_s = (until_s - now) * rate;
       if (done_s >= left_s) return now + left_s / rate;
       left_s -= done_s;
@@ -42,16 +43,20 @@ class Computing {
   }
 
  private:
-  const std::vector<Busy>& busy_;
-  const double rate_;
+  const std::vector<Slow>& slow_;
   std::size_t at_ = 0;
 };
+
+LanePlace PlaceOf(const Stage& stage) {
+  return stage.in_node ? LanePlace::kInNode : LanePlace::kBetweenNodes;
+}
 
 class Forecaster {
  public:
   Forecaster(const Workload& work, const Route& route, const Recording& recording,
              const Draft& draft)
       : work_(work), route_(route), draft_(draft), contention_(recording.contention) {
+    share_ = contention_[PlaceIndex(PlaceOf(route.stages[0]))];
     serial_ = route.stages.size() == 1 && route.stages[0].rails.size() == 1;
     for (const DraftBlock& block : draft.blocks) {
       if (!serial_) break;
@@ -62,7 +67,7 @@ class Forecaster {
 
   double Iteration(const RecordedIteration& recorded) {
     ready_s_.assign(work_.size(), 0);
-    busy_.clear();
+    slow_.clear();
     if (serial_) {
       RunLane(recorded);
     } else {
@@ -85,9 +90,9 @@ class Forecaster {
       const double idle_s = std::max(0.0, recorded.release_s[lowest] - done_s);
       const double begin_s = free_s + idle_s;
       free_s = begin_s + costs_s_[block];
-      done_s += idle_s + costs_s_[block] * (1 - contention_);
+      done_s += idle_s + costs_s_[block] * (1 - share_);
       ready_s_[lowest] = std::max(ready_s_[lowest], free_s);
-      AddBusy(begin_s, free_s);
+      AddSlow(begin_s, free_s, 1 - share_);
     }
   }
 
@@ -95,20 +100,20 @@ class Forecaster {
     Workload work = work_;
     for (std::size_t l = 0; l < work.size(); ++l) work.release_s[l] = recorded.release_s[l];
     for (int round = 0; round < kSettlingMax; ++round) {
-      const Timetable table = MakeTimetable(work, route_, draft_);
+      const Timetable table = MakeTimetable(work, route_, draft_, spans_);
       std::ranges::fill(ready_s_, 0);
-      MergeBusy(table);
+      MergeSpans();
       for (std::size_t block = 0; block < draft_.blocks.size(); ++block) {
         double& ready_s = ready_s_[draft_.blocks[block].lowest];
         ready_s = std::max(ready_s, table.end_s[block]);
       }
-      if (contention_ == 0 || !Slow(recorded, work.release_s)) break;
+      if (SumOf(contention_) == 0 || !Settle(recorded, work.release_s)) break;
     }
   }
 
   // Releases as they are beside what is under way now; false when they are that already.
-  bool Slow(const RecordedIteration& recorded, std::vector<double>& release_s) const {
-    Computing computing(busy_, contention_);
+  bool Settle(const RecordedIteration& recorded, std::vector<double>& release_s) const {
+    Computing computing(slow_);
     bool moved = false;
     double now = 0;
     double done_s = 0;
@@ -121,26 +126,46 @@ class Forecaster {
     return moved;
   }
 
-  void MergeBusy(const Timetable& table) {
-    std::vector<Busy> all;
-    for (std::size_t block = 0; block < draft_.blocks.size(); ++block) {
-      all.push_back({table.begin_s[block], table.end_s[block]});
+  // The stages under way at each time, by place: a block that waits between two is in none.
+  void MergeSpans() {
+    struct Border {
+      double at_s = 0;
+      std::size_t place = 0;
+      int more = 0;
+    };
+    std::vector<Border> borders;
+    borders.reserve(2 * spans_.size());
+    for (const StageSpan& span : spans_) {
+      const std::size_t place = PlaceIndex(PlaceOf(route_.stages[span.stage]));
+      borders.push_back({span.begin_s, place, 1});
+      borders.push_back({span.end_s, place, -1});
     }
-    std::ranges::sort(all, {}, &Busy::begin_s);
-    busy_.clear();
-    for (const Busy& each : all) AddBusy(each.begin_s, each.end_s);
+    std::ranges::stable_sort(borders, {}, &Border::at_s);
+    slow_.clear();
+    std::array<int, kLanePlaces> under_way{};
+    double last_s = 0;
+    for (const Border& border : borders) {
+      double rate = 1;
+      for (std::size_t place = 0; place < kLanePlaces; ++place) {
+        if (under_way[place] > 0) rate -= contention_[place];
+      }
+      if (rate < 1) AddSlow(last_s, border.at_s, rate);
+      under_way[border.place] += border.more;
+      last_s = border.at_s;
+    }
   }
 
-  void AddBusy(double begin_s, double end_s) {
-    if (!busy_.empty() && begin_s <= busy_.back().end_s) {
-      busy_.back().end_s = std::max(busy_.back().end_s, end_s);
+  void AddSlow(double begin_s, double end_s, double rate) {
+    if (!(end_s > begin_s)) return;
+    if (!slow_.empty() && begin_s <= slow_.back().end_s && slow_.back().rate == rate) {
+      slow_.back().end_s = std::max(slow_.back().end_s, end_s);
     } else {
-      busy_.push_back({begin_s, end_s});
+      slow_.push_back({begin_s, end_s, rate});
     }
   }
 
   double Forward(const RecordedIteration& recorded) const {
-    Computing computing(busy_, contention_);
+    Computing computing(slow_);
     double now = computing.End(0, recorded.forward_begin_s);
     for (std::size_t l = 0; l < work_.size(); ++l) {
       now = computing.End(std::max(now, ready_s_[l]), recorded.forward_s[l]);
@@ -153,11 +178,13 @@ class Forecaster {
   const Workload& work_;
   const Route& route_;
   const Draft& draft_;
-  const double contention_;
+  const ContentionShares contention_;
+  double share_ = 0;  // of the first stage's lanes
   bool serial_ = false;
   std::vector<double> costs_s_;  // by block, on one lane
   std::vector<double> ready_s_;  // by tensor: the end of the last block of which it is the lowest
-  std::vector<Busy> busy_;       // when something was under way, apart and in order
+  std::vector<StageSpan> spans_;
+  std::vector<Slow> slow_;  // when something was under way, apart and in order
 };
 
 }  // namespace

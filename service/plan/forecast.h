@@ -1,9 +1,10 @@
 // What a draft would have made of recorded iterations: each is simulated with its own times.
 //
 // A block is released when its last rank has released it, iteration by iteration. Lanes take what
-// their cost lines say. While a block is under way computing goes at the rate 1 - contention, which
-// delays later gradients and the forward pass; on one lane that is exact, on other routes it is
-// found by repeating the timetable until the releases hold still, kSettlingMax times at most.
+// their cost lines say. While a stage is under way in the node, between nodes or both, computing
+// goes at the rate 1 less those places' shares, which delays later gradients and the forward pass;
+// on one lane that is exact, on other routes it is found by repeating the timetable until the
+// releases hold still, kSettlingMax times at most.
 #pragma once
 
 #include <vector>

@@ -40,12 +40,17 @@ double Quantile(std::vector<float>& values, double q) {
 
 }  // namespace
 
+bool AreShares(const ContentionShares& shares) {
+  return std::ranges::all_of(shares, [](double share) { return share >= 0; }) &&
+         SumOf(shares) <= kContentionMax;
+}
+
 Status CheckRecording(const Recording& recording, std::size_t tensors_count) {
   if (recording.iterations.size() > kRecordedMax) {
     return RefuseRecording("there are more than " + std::to_string(kRecordedMax));
   }
-  if (!(recording.contention >= 0 && recording.contention <= kContentionMax)) {
-    return RefuseRecording("contention must lie between 0 and 0.9");
+  if (!AreShares(recording.contention)) {
+    return RefuseRecording("contention shares must be 0 or more and 0.9 in sum at most");
   }
   for (std::size_t index = 0; index < recording.iterations.size(); ++index) {
     const std::string name = "iteration " + std::to_string(index);
@@ -58,7 +63,7 @@ Status CheckRecording(const Recording& recording, std::size_t tensors_count) {
 Profile QuantileOf(const Recording& recording, const Profile& profile, double q, double busy) {
   HR_CHECK(!recording.iterations.empty());
   Profile of = profile;
-  const double stretch = 1 / (1 - recording.contention * busy);
+  const double stretch = 1 / (1 - SumOf(recording.contention) * busy);
   std::vector<float> values(recording.iterations.size());
   double released_s = 0;  // of the tensor behind
   for (std::size_t l = of.tensors.size(); l-- > 0;) {

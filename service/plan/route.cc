@@ -110,9 +110,9 @@ Route ParameterServerRoute(const PiecewiseCost& push, const PiecewiseCost& pull,
 Route HierarchyRoute(const PiecewiseCost& scatter, const PiecewiseCost& network,
                      const PiecewiseCost& gather) {
   return {{"intra-node", "network"},
-          {{"reduce-scatter", {{0, scatter}}, Collective::kReduceScatter},
+          {{"reduce-scatter", {{0, scatter}}, Collective::kReduceScatter, {}, true},
            {"all-reduce", {{1, network}}},
-           {"all-gather", {{0, gather}}, Collective::kAllGather}}};
+           {"all-gather", {{0, gather}}, Collective::kAllGather, {}, true}}};
 }
 
 Route RailsRoute(const std::vector<PiecewiseCost>& lines) {

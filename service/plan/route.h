@@ -44,6 +44,7 @@ struct Stage {
   // that half; an all-reduce by both halves, and takes each of them half of its time.
   Collective kind = Collective::kAllReduce;
   std::vector<CodedLines> coded{};  // by codec; empty: blocks cross it as they are
+  bool in_node = false;             // it moves nothing between nodes
 
   friend bool operator==(const Stage&, const Stage&) = default;
 };

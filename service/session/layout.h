@@ -9,6 +9,7 @@
 #include "ipc/base/codec_choice.h"
 #include "ipc/base/collective.h"
 #include "ipc/layout_limits.h"
+#include "service/plan/recording.h"
 
 namespace headrace::service {
 
@@ -81,10 +82,10 @@ struct NodeTimes {
   std::vector<double> forward_s;  // what the forward pass spent on it, without waits
   double iteration_s = 0;         // from one backward pass to the next
   double running_s = 0;           // of it: the forward pass did not stand still; 0: not known
-  // The last ones by themselves, at most plan::kRecordedMax, and the share of the rate of computing
-  // that is lost while a block is under way.
+  // The last ones by themselves, at most plan::kRecordedMax, and the shares of the rate of
+  // computing that are lost while a stage is under way in the node and between nodes.
   std::vector<SeenIteration> iterations{};
-  double contention = 0;
+  plan::ContentionShares contention{};
 };
 
 }  // namespace headrace::service

@@ -429,7 +429,7 @@ void Blocks::Start(Job& job, Operation& operation, Block& block, BlockPart& part
   part.begin_ns = now;
   recorder_.StageBegun(job, block, part, now);
   lanes_.OnStarted(job, part.queued, now);
-  if (operation.planned()) NoteBegin(job, operation, now);
+  if (operation.planned()) NoteBegin(job, operation, block, now);
   operation.stage = block.stage;
   operation.lane = part.queued.lane;
   operation.state = Operation::State::kMoving;
@@ -438,11 +438,23 @@ void Blocks::Start(Job& job, Operation& operation, Block& block, BlockPart& part
   lanes_.out(part.queued.lane).Send(StartStage{MakeTransfer(job, operation, block, part)});
 }
 
-void Blocks::NoteBegin(Job& job, const Operation& operation, TimeNs now) {
+void Blocks::NoteBegin(Job& job, const Operation& operation, const Block& block, TimeNs now) {
   if (!job.times) return;
   job.times->OnBlockStarted(now);
   IterationTimes::BlockTimes& span = job.times->block(operation.iteration, operation.index);
   if (span.begin_ns == 0) span.begin_ns = now;
+  const auto stage = static_cast<std::size_t>(block.stage);
+  if (stage < span.stages.size() && span.stages[stage].begin_ns == 0) {
+    span.stages[stage].begin_ns = now;
+  }
+}
+
+void Blocks::NoteEnd(Job& job, const Operation& operation, const Block& block, TimeNs now) {
+  if (!job.times) return;
+  job.times->OnBlockIdle(now);
+  IterationTimes::BlockTimes& span = job.times->block(operation.iteration, operation.index);
+  const auto stage = static_cast<std::size_t>(block.stage);
+  if (stage < span.stages.size()) span.stages[stage].end_ns = now;
 }
 
 Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completion, TimeNs now) {
@@ -539,7 +551,7 @@ void Blocks::Settle(Job& job, Operation& operation, const Block& block, BlockPar
   part.state = BlockPart::State::kNone;
   HR_CHECK(operation.parts_moving > 0, operation.spec.sequence);
   --operation.parts_moving;
-  if (operation.planned() && job.times) job.times->OnBlockIdle(now);
+  if (operation.planned()) NoteEnd(job, operation, block, now);
   queue_.Return(part.queued);
   lanes_.OnEnded(job, operation, block, part, completion, now);
 }

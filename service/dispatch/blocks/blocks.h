@@ -101,7 +101,8 @@ class Blocks {
   void Push(Job& job, Operation& operation, Block& block, std::uint32_t part, std::uint8_t lane,
             TimeNs now);
   void Start(Job& job, Operation& operation, Block& block, BlockPart& part, TimeNs now);
-  static void NoteBegin(Job& job, const Operation& operation, TimeNs now);
+  static void NoteBegin(Job& job, const Operation& operation, const Block& block, TimeNs now);
+  static void NoteEnd(Job& job, const Operation& operation, const Block& block, TimeNs now);
   void Compare(const Job& job, const Block& block, const transport::Completion& completion,
                Ended& ended);
   static bool CameEarly(Job& job, const Block& block);

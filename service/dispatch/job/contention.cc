@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "ipc/base/check.h"
-#include "service/plan/recording.h"
 
 namespace headrace::service {
 namespace {
@@ -16,6 +15,8 @@ constexpr double kPartMax = 3600;
 constexpr double kOldWeight = 0.7;
 // Seconds of computing, times the variance of the busy share: below that next to nothing is known.
 constexpr double kKnownMin = 1e-3;
+// What two shares have apart, of their variances: below that they are one.
+constexpr double kAlikeShare = 0.02;
 
 }  // namespace
 
@@ -46,46 +47,96 @@ double BusyTimes::Within(double begin_s, double end_s) {
   return within_s;
 }
 
-void Contention::Add(std::size_t part, double seconds, double busy_s) {
+void Contention::Add(std::size_t part, double seconds, const Pair& busy_s) {
   HR_CHECK(part < parts_.size(), part, parts_.size());
   if (!(seconds >= kPartMin && seconds <= kPartMax)) return;
-  const double busy = std::clamp(busy_s / seconds, 0.0, 1.0);
   const double rate = 1 / seconds;
   PassPart& sums = parts_[part];
   sums.count += 1;
-  sums.busy += busy;
   sums.rate += rate;
-  sums.busy_busy += busy * busy;
-  sums.busy_rate += busy * rate;
+  Pair busy{};
+  for (std::size_t place = 0; place < plan::kLanePlaces; ++place) {
+    busy[place] = std::clamp(busy_s[place] / seconds, 0.0, 1.0);
+    sums.busy[place] += busy[place];
+    sums.busy_busy[place] += busy[place] * busy[place];
+    sums.busy_rate[place] += busy[place] * rate;
+  }
+  sums.busy_both += busy[0] * busy[1];
 }
 
-// Rates, and not times, because the busy share of a part that took long for another reason is no
-// larger for it, and because a rate falls on a straight line: (1 - share * busy) / work. A line is
-// fitted to all parts, each with its own mean taken off and weighing as much as it lasts.
-void Contention::Update() {
-  double variance_s = 0;
-  double covariance_s = 0;
-  double busy_s = 0;
+Contention::Normal Contention::Collect() {
+  Normal normal;
   for (PassPart& part : parts_) {
     if (part.count >= 2) {
       const double lasts_s = part.count / part.rate;
-      const double mean = part.busy / part.count;
-      const double tells_s = lasts_s * (part.busy_busy - part.busy * mean);
-      variance_s += tells_s;
-      busy_s += tells_s * mean;
-      covariance_s += lasts_s * lasts_s * (part.busy_rate - part.rate * mean);
+      for (std::size_t place = 0; place < plan::kLanePlaces; ++place) {
+        const double mean = part.busy[place] / part.count;
+        const double tells_s = lasts_s * (part.busy_busy[place] - part.busy[place] * mean);
+        normal.variance_s[place] += tells_s;
+        normal.busy_s[place] += tells_s * mean;
+        normal.covariance_s[place] +=
+            lasts_s * lasts_s * (part.busy_rate[place] - part.rate * mean);
+      }
+      normal.both_s += lasts_s * (part.busy_both - part.busy[0] * part.busy[1] / part.count);
     }
     part = {};
   }
-  if (variance_s <= kKnownMin / 100) return;
-  const double slope = covariance_s / variance_s;
-  // Where nothing is under way, of the mean rate: the mean is that at the mean busy share.
-  const double idle_rate = 1 - slope * busy_s / variance_s;
-  const double share = std::clamp(-slope / idle_rate, 0.0, plan::kContentionMax);
-  // Little knowledge says little: it is as if as much had been seen without any contention.
-  const double old = known_ * kOldWeight;
-  share_ = (share_ * (old + kKnownMin) + share * variance_s) / (old + kKnownMin + variance_s);
-  known_ = old + variance_s;
+  return normal;
+}
+
+// By how much the rate falls with each share; never upwards. A place whose share hardly varies gets
+// none. Where both vary alike nothing tells them apart, and they get the same.
+Contention::Pair Contention::Slopes(const Normal& normal) {
+  const auto& [variance, both, covariance, busy] = normal;
+  const auto alone = [&](std::size_t place) {
+    Pair slopes{};
+    slopes[place] = std::min(0.0, covariance[place] / variance[place]);
+    return slopes;
+  };
+  const bool in_node = variance[0] > kKnownMin / 100;
+  const bool between = variance[1] > kKnownMin / 100;
+  if (!in_node || !between) return in_node ? alone(0) : between ? alone(1) : Pair{};
+  const double determinant = variance[0] * variance[1] - both * both;
+  if (determinant < kAlikeShare * variance[0] * variance[1]) {
+    const double all = variance[0] + variance[1] + 2 * both;
+    if (!(all > kKnownMin / 100)) return {};
+    const double slope = std::min(0.0, (covariance[0] + covariance[1]) / all);
+    return {slope, slope};
+  }
+  const double first = (covariance[0] * variance[1] - covariance[1] * both) / determinant;
+  const double second = (covariance[1] * variance[0] - covariance[0] * both) / determinant;
+  if (first > 0) return alone(1);
+  if (second > 0) return alone(0);
+  return {first, second};
+}
+
+// Rates, and not times, because the busy share of a part that took long for another reason is no
+// larger for it, and because a rate falls on a plane: (1 - share . busy) / work. A plane is fitted
+// to all parts, each with its own mean taken off and weighing as much as it lasts.
+void Contention::Update() {
+  const Normal normal = Collect();
+  const Pair slopes = Slopes(normal);
+  // Where nothing is under way, of the mean rate: the mean is that at the mean busy shares.
+  double idle_rate = 1;
+  for (std::size_t place = 0; place < plan::kLanePlaces; ++place) {
+    if (normal.variance_s[place] <= kKnownMin / 100) continue;
+    idle_rate -= slopes[place] * normal.busy_s[place] / normal.variance_s[place];
+  }
+  for (std::size_t place = 0; place < plan::kLanePlaces; ++place) {
+    const double variance_s = normal.variance_s[place];
+    if (variance_s <= kKnownMin / 100) continue;
+    const double share = std::clamp(-slopes[place] / idle_rate, 0.0, plan::kContentionMax);
+    // Little knowledge says little: it is as if as much had been seen without any contention.
+    const double old = known_[place] * kOldWeight;
+    shares_[place] =
+        (shares_[place] * (old + kKnownMin) + share * variance_s) / (old + kKnownMin + variance_s);
+    known_[place] = old + variance_s;
+  }
+  const double sum = plan::SumOf(shares_);
+  if (sum <= plan::kContentionMax) return;
+  for (double& share : shares_) share *= plan::kContentionMax / sum;
+  // To rounding.
+  shares_[1] = std::min(shares_[1], plan::kContentionMax - shares_[0]);
 }
 
 }  // namespace headrace::service

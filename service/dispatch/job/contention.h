@@ -1,16 +1,21 @@
-// How much slower a rank computes while blocks of its job are under way: measured from what is
-// recorded anyway, the times of gradients' parts of both passes and those of the blocks.
+// How much slower a rank computes while blocks of its job are under way, in the node and between
+// nodes: measured from what is recorded anyway, the times of gradients' parts of both passes and
+// those of the blocks' stages.
 //
 // Each part of a pass (one tensor's, on one rank) is compared with itself in other iterations, in
-// which blocks were under way for another share of it. Plain data.
+// which stages were under way for another share of it. Plain data.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <vector>
 
+#include "service/plan/recording.h"
+
 namespace headrace::service {
 
-// The times at which at least one block is under way. Asked in any order of growing times.
+// The times at which at least one block is in a stage of one place. Asked in any order of growing
+// times.
 class BusyTimes {
  public:
   // Blocks in any order; those that have not ended are left out. Keeps its memory.
@@ -37,25 +42,37 @@ class Contention {
   // `parts_count`: parts of passes that are told apart.
   explicit Contention(std::size_t parts_count) : parts_(parts_count) {}
 
-  // The part took `seconds`, and for `busy_s` of it a block was under way.
-  void Add(std::size_t part, double seconds, double busy_s);
+  // The part took `seconds`, and for `busy_s` of it a stage was under way in each plan::LanePlace.
+  void Add(std::size_t part, double seconds, const std::array<double, plan::kLanePlaces>& busy_s);
   // Takes what was added since the last call into the estimate.
   void Update();
-  // The share of its rate that computing loses; 0 until that is known.
-  double share() const { return share_; }
+  // The shares of its rate that computing loses; each 0 until it is known, and never more than
+  // plan::kContentionMax in sum.
+  const plan::ContentionShares& shares() const { return shares_; }
 
  private:
+  using Pair = std::array<double, plan::kLanePlaces>;
   struct PassPart {
     double count = 0;
-    double busy = 0;  // sums, over iterations, of the busy share x,
+    Pair busy{};      // sums, over iterations, of the busy shares x by place,
     double rate = 0;  // of 1 / seconds,
-    double busy_busy = 0;
-    double busy_rate = 0;  // and of their products
+    Pair busy_busy{};
+    double busy_both = 0;  // of the product of both shares,
+    Pair busy_rate{};      // and of each with the rate
   };
+  // Of all parts, each with its own mean taken off and weighing as much as it lasts.
+  struct Normal {
+    Pair variance_s{};
+    double both_s = 0;
+    Pair covariance_s{};
+    Pair busy_s{};  // variances times mean shares
+  };
+  Normal Collect();
+  static Pair Slopes(const Normal& normal);
 
   std::vector<PassPart> parts_;
-  double share_ = 0;
-  double known_ = 0;  // how much the estimate rests on
+  plan::ContentionShares shares_{};
+  Pair known_{};  // how much each estimate rests on
 };
 
 }  // namespace headrace::service

@@ -322,9 +322,26 @@ IterationTimes::Totals IterationTimes::MedianTotals(std::uint64_t iterations_cou
 }
 
 double IterationTimes::Worked(std::size_t part, double begin_s, double end_s, bool compares) {
-  const double busy_s = busy_.Within(begin_s, end_s);
+  const auto busy_s = BusyWithin(begin_s, end_s);
   if (compares) contention_.Add(part, end_s - begin_s, busy_s);
-  return std::max(0.0, end_s - begin_s - contention_.share() * busy_s);
+  return WorkedBeside(begin_s, end_s, busy_s);
+}
+
+double IterationTimes::WorkedBeside(double begin_s, double end_s,
+                                    const std::array<double, plan::kLanePlaces>& busy_s) const {
+  double worked_s = end_s - begin_s;
+  for (std::size_t place = 0; place < plan::kLanePlaces; ++place) {
+    worked_s -= contention_.shares()[place] * busy_s[place];
+  }
+  return std::max(0.0, worked_s);
+}
+
+std::array<double, plan::kLanePlaces> IterationTimes::BusyWithin(double begin_s, double end_s) {
+  std::array<double, plan::kLanePlaces> busy_s{};
+  for (std::size_t place = 0; place < plan::kLanePlaces; ++place) {
+    busy_s[place] = busy_[place].Within(begin_s, end_s);
+  }
+  return busy_s;
 }
 
 // Whatever else the loop does counts before the forward pass, where it hides gradients: most loops
@@ -335,7 +352,7 @@ void IterationTimes::RecordRank(const Column& column, const Column& next, std::s
   const double offset_s = SecondsBetween(column.begin_ns, column.begins_ns[rank]);
   double worked_s = offset_s;
   double now_s = offset_s;
-  busy_.Rewind();
+  for (BusyTimes& busy : busy_) busy.Rewind();
   for (std::size_t tensor = tensors_count_; tensor-- > 0;) {
     const double until_s =
         std::max<double>(now_s, offset_s + column.samples[first + tensor].release_s);
@@ -349,7 +366,7 @@ void IterationTimes::RecordRank(const Column& column, const Column& next, std::s
   }
   const double end_s = SecondsBetween(column.begin_ns, next.begins_ns[rank]);
   const double begin_s = std::max(now_s, end_s - passes_s);
-  worked_s += std::max(0.0, begin_s - now_s - contention_.share() * busy_.Within(now_s, begin_s));
+  worked_s += WorkedBeside(now_s, begin_s, BusyWithin(now_s, begin_s));
   now_s = begin_s;
   for (std::size_t tensor = 0; tensor < tensors_count_; ++tensor) {
     const Sample& sample = next.samples[first + tensor];
@@ -366,12 +383,18 @@ void IterationTimes::RecordRank(const Column& column, const Column& next, std::s
 
 void IterationTimes::RecordOne(const Column& before, const Column& column, const Column& next,
                                SeenIteration* seen) {
-  busy_.Reset();
+  for (BusyTimes& busy : busy_) busy.Reset();
   for (const BlockTimes& block : column.blocks) {
-    busy_.Add(SecondsBetween(column.begin_ns, block.begin_ns),
-              SecondsBetween(column.begin_ns, block.end_ns));
+    for (std::size_t stage = 0; stage < block.stages.size(); ++stage) {
+      const StageTimes& times = block.stages[stage];
+      if (times.begin_ns == 0) continue;
+      const auto place =
+          stage == kBetweenNodesStage ? plan::LanePlace::kBetweenNodes : plan::LanePlace::kInNode;
+      busy_[plan::PlaceIndex(place)].Add(SecondsBetween(column.begin_ns, times.begin_ns),
+                                         SecondsBetween(column.begin_ns, times.end_ns));
+    }
   }
-  busy_.Seal();
+  for (BusyTimes& busy : busy_) busy.Seal();
   rank_.release_s.resize(tensors_count_);
   rank_.tail_s.resize(tensors_count_);
   if (seen == nullptr) {
@@ -419,7 +442,7 @@ void IterationTimes::Record(NodeTimes& times) {
     }
     if (compares) contention_.Update();
   }
-  times.contention = contention_.share();
+  times.contention = contention_.shares();
 }
 
 IterationTimes::Spread IterationTimes::MeasuredSpread() const {

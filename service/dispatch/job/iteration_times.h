@@ -6,6 +6,7 @@
 // it. Plain data; all calls come from dispatch.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -35,11 +36,18 @@ class IterationTimes {
   void Post(std::size_t rank, std::uint32_t tensor, std::uint64_t iteration,
             const ipc::GradientRecord& record);
 
+  struct StageTimes {
+    TimeNs begin_ns = 0;  // 0: it has not begun
+    TimeNs end_ns = 0;    // of the last that has ended
+  };
   struct BlockTimes {
     TimeNs ready_ns = 0;
     TimeNs begin_ns = 0;
     TimeNs end_ns = 0;
+    // What the block was doing in between: summed in the node, between nodes, handed to its ranks.
+    std::array<StageTimes, 3> stages{};
   };
+  static constexpr std::size_t kBetweenNodesStage = 1;  // of BlockTimes::stages
   // The times of the plan's blocks in one iteration; may be written while they move.
   void ResizeBlocks(std::uint64_t iteration, std::size_t blocks_count);
   BlockTimes& block(std::uint64_t iteration, std::uint32_t index);
@@ -120,6 +128,9 @@ class IterationTimes {
   void RecordRank(const Column& column, const Column& next, std::size_t rank, bool compares);
   // What of this time would have been needed with idle lanes.
   double Worked(std::size_t part, double begin_s, double end_s, bool compares);
+  double WorkedBeside(double begin_s, double end_s,
+                      const std::array<double, plan::kLanePlaces>& busy_s) const;
+  std::array<double, plan::kLanePlaces> BusyWithin(double begin_s, double end_s);
   // The time spent elsewhere, from the begin of the iteration before to the one that has ended.
   TimeNs ElsewhereOf(const Column& column, const Column& before) const;
   Column& ColumnOf(std::uint64_t iteration);
@@ -145,7 +156,7 @@ class IterationTimes {
   NodeTimes totals_of_;  // MedianTotals' own
   Contention contention_;
   // For the iteration that is being recorded, and for one rank in it.
-  BusyTimes busy_;
+  std::array<BusyTimes, plan::kLanePlaces> busy_;  // by plan::LanePlace
   struct RankWork {
     std::vector<double> release_s;
     std::vector<double> tail_s;  // the forward pass from each tensor to its end

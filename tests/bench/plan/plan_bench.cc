@@ -97,7 +97,7 @@ BENCHMARK(PolicyInHierarchy)->Apply(EachPolicy)->Unit(benchmark::kMillisecond);
 
 // As many iterations as nodes keep.
 Recording RecordingOf(const Profile& profile) {
-  Recording recording{.iterations = {}, .contention = 0.2};
+  Recording recording{.iterations = {}, .contention = {0.05, 0.15}};
   for (std::uint64_t seed = 1; seed <= kRecordedMax; ++seed) {
     const Workload work = MakeWorkload(Jittered(profile, {.fraction = 0.2, .seed = seed}));
     RecordedIteration& each = recording.iterations.emplace_back();

@@ -15,12 +15,12 @@ constexpr double kNeverS = std::numeric_limits<double>::infinity();
 class Events {
  public:
   Events(const Workload& work, const Route& route, const Draft& draft,
-         const RecordedIteration& recorded, double contention)
+         const RecordedIteration& recorded, const ContentionShares& contention)
       : work_(work),
         route_(route),
         draft_(draft),
         recorded_(recorded),
-        slow_rate_(1 - contention),
+        contention_(contention),
         blocks_(draft.blocks.size()),
         lane_used_(route.lanes.size(), false),
         unreleased_(work.size()),
@@ -38,7 +38,6 @@ class Events {
   struct Moving {
     std::size_t stage = 0;  // that it is in, or comes to next
     bool in_stage = false;
-    bool under_way = false;
     double end_s = 0;  // of the stage that it is in
   };
 
@@ -53,8 +52,18 @@ class Events {
   }
   bool Computes() const { return !forward_begun_ || Usable(forward_); }
   double Rate() const {
-    const bool beside = std::ranges::any_of(blocks_, &Moving::under_way);
-    return beside ? slow_rate_ : 1;
+    double rate = 1;
+    for (const bool in_node : {true, false}) {
+      bool beside = false;
+      for (std::size_t block = 0; block < blocks_.size(); ++block) {
+        const Moving& moving = blocks_[block];
+        if (!moving.in_stage) continue;
+        const Stage& stage = route_.stages[moving.stage];
+        beside = beside || (stage.in_node == in_node && Passes(stage, draft_.blocks[block].kind));
+      }
+      if (beside) rate -= contention_[in_node ? 0 : 1];
+    }
+    return rate;
   }
 
   // One step of computing that is done by now.
@@ -83,7 +92,6 @@ class Events {
       if (Passes(route_.stages[moving.stage], draft_.blocks[block].kind)) Use(moving.stage, false);
       moving.in_stage = false;
       ++moving.stage;
-      if (Ended(block)) moving.under_way = false;
       return true;
     }
     return false;
@@ -98,7 +106,6 @@ class Events {
       const DraftBlock& drafted = draft_.blocks[block];
       moving.in_stage = true;
       moving.end_s = now_;
-      if (moving.stage == FirstStage(route_, drafted.kind)) moving.under_way = true;
       if (Passes(stage, drafted.kind)) {
         Use(moving.stage, true);
         moving.end_s +=
@@ -155,7 +162,7 @@ class Events {
   const Route& route_;
   const Draft& draft_;
   const RecordedIteration& recorded_;
-  const double slow_rate_;
+  const ContentionShares& contention_;
   std::vector<Moving> blocks_;
   std::vector<bool> lane_used_;
   std::size_t unreleased_;  // gradients; the last are released first
@@ -168,7 +175,7 @@ class Events {
 }  // namespace
 
 double SecondsBeside(const Workload& work, const Route& route, const Draft& draft,
-                     const RecordedIteration& recorded, double contention) {
+                     const RecordedIteration& recorded, const ContentionShares& contention) {
   return Events(work, route, draft, recorded, contention).Run();
 }
 

@@ -7,10 +7,10 @@
 
 namespace headrace::plan {
 
-// How long one recorded iteration takes with these blocks. Computing loses the share `contention`
-// of its rate while a block is under way, from its first stage's begin to its last one's end.
+// How long one recorded iteration takes with these blocks. Computing loses the shares
+// `contention` of its rate while any block is in a stage in the node, and between nodes.
 double SecondsBeside(const Workload& work, const Route& route, const Draft& draft,
-                     const RecordedIteration& recorded, double contention);
+                     const RecordedIteration& recorded, const ContentionShares& contention);
 // The mean over all recorded iterations.
 double MeanSecondsBeside(const Workload& work, const Route& route, const Draft& draft,
                          const Recording& recording);

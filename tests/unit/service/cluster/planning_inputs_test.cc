@@ -169,9 +169,10 @@ TEST(MergeRecorded, TheLastNodeOfEachIterationCounts) {
   std::vector<NodeSeen> seen(2);
   seen[0].times.iterations = {Seen(1, 1, 1, 1), Seen(2, 1, 1, 1)};
   seen[1].times.iterations = {Seen(2, 1.5, 0.5, 0.25), Seen(3, 1, 1, 1)};
-  seen[0].times.contention = 0.2;
+  seen[0].times.contention = {0.4, 0.2};
   const plan::Recording recording = service::MergeRecorded(seen);
-  EXPECT_DOUBLE_EQ(recording.contention, 0.1);
+  EXPECT_DOUBLE_EQ(recording.contention[0], 0.2);
+  EXPECT_DOUBLE_EQ(recording.contention[1], 0.1);
   ASSERT_EQ(recording.iterations.size(), 1U) << "only iteration 2 is known of both";
   const plan::RecordedIteration& merged = recording.iterations[0];
   // Time 0 is node b's begin, so node a's gradients come 0.5 s earlier than it says.

@@ -140,17 +140,17 @@ TEST_F(PlanningTest, PlansOnTheIterationsThatAllNodesHaveRecorded) {
                                          .release_s = std::vector<float>(kTensors, release_s),
                                          .forward_s = std::vector<float>(kTensors, 0.005F)});
       }
-      seen.times.contention = 0.25;
+      seen.times.contention = {0, 0.25};
       planning_.OnTimesSeen(node, std::move(seen));
     }
     const auto request = Step<MakePlan>();
     if (recorded < service::kRecordedMin) {
       EXPECT_TRUE(request.recording.iterations.empty()) << "too few to go by";
-      EXPECT_EQ(request.recording.contention, 0);
+      EXPECT_EQ(request.recording.contention, plan::ContentionShares());
     } else {
       ASSERT_EQ(request.recording.iterations.size(), recorded);
       EXPECT_FLOAT_EQ(request.recording.iterations[0].release_s[0], 0.02F) << "the last node's";
-      EXPECT_EQ(request.recording.contention, 0.25);
+      EXPECT_EQ(request.recording.contention, (plan::ContentionShares{0, 0.25}));
     }
     planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
   }

@@ -35,7 +35,7 @@ ReportTimesSeen Times() {
                                  .forward_begin_s = 4e-3,
                                  .release_s = {3e-3F, 2e-3F},
                                  .forward_s = {1e-3F, 0}}};
-  told.seen.times.contention = 0.25;
+  told.seen.times.contention = {0.125, 0.25};
   told.seen.costs = {{.startup_s = 1e-5, .s_per_byte = 1e-9}, {.startup_s = 2e-5, .s_per_byte = 0}};
   told.seen.codecs = {{.codec = {Codec::kTopK, 3},
                        .share = 0.25,
@@ -97,7 +97,7 @@ TEST(PlanWire, TimesPass) {
   EXPECT_TRUE(got.seen.rails_changed);
   EXPECT_EQ(got.seen.costs, sent.seen.costs);
   EXPECT_EQ(got.seen.times.iterations, sent.seen.times.iterations);
-  EXPECT_EQ(got.seen.times.contention, 0.25);
+  EXPECT_EQ(got.seen.times.contention, (plan::ContentionShares{0.125, 0.25}));
 }
 
 TEST(PlanWire, RequestsAndAnswersPass) {
@@ -188,8 +188,12 @@ TEST(PlanWire, RefusesTimesThatAreNone) {
       [](ReportTimesSeen& told) { told.seen.times.iteration_s = INFINITY; },
       [](ReportTimesSeen& told) { told.seen.times.release_s.resize(kLayoutTensorsMax + 1); },
       [](ReportTimesSeen& told) { told.seen.costs[0].startup_s = -1e-9; },
-      [](ReportTimesSeen& told) { told.seen.times.contention = 1; },
-      [](ReportTimesSeen& told) { told.seen.times.contention = NAN; },
+      [](ReportTimesSeen& told) {
+        told.seen.times.contention = {0.5, 0.5};
+      },
+      [](ReportTimesSeen& told) {
+        told.seen.times.contention = {0, NAN};
+      },
       [](ReportTimesSeen& told) { told.seen.times.iterations[0].offset_s = -1; },
       [](ReportTimesSeen& told) { told.seen.times.iterations[0].release_s[0] = NAN; },
       [](ReportTimesSeen& told) { told.seen.times.iterations[0].forward_s[1] = -1; },
