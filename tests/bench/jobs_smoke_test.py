@@ -73,8 +73,10 @@ def check_shares(result: dict, place: str, cases: list[str]) -> None:
         jobs = {job["job"]: job for job in row["jobs"]}
         assert len(jobs) == 2 and place in row["where"], row
         for name, job in jobs.items():
-            assert job["bytes_s"] > 0 or name == "hung", job
-            assert (job["of_ideal"] is not None) == (name in case_of(row["key"]).ideals), job
+            ideals = case_of(row["key"]).ideals
+            # Who hangs moves nothing, and so does who is below a class that always has work.
+            assert job["bytes_s"] > 0 or name not in ideals, job
+            assert (job["of_ideal"] is not None) == (name in ideals), job
     assert all(goal["value"] > 0 for goal in result["goals"])
 
 
