@@ -76,9 +76,9 @@ void JobCommands::Resume(Job& job, const Steering& steering, TimeNs now) {
   job.paused = false;
   notes.paused_after = UINT64_MAX;
   job.Changed();
-  flow_.events().Announce(job, Code::kOk,
-                          fmt::format("resumed after a pause of {} ms, asked by {}",
-                                      frozen_ns / kMillisecond, AskedBy(steering)));
+  flow_.events().AnnounceSteering(job, steering,
+                                  fmt::format("resumed after a pause of {} ms, asked by {}",
+                                              frozen_ns / kMillisecond, AskedBy(steering)));
   flow_.BeginHeldBack(job, now);
 }
 
@@ -136,7 +136,7 @@ void JobCommands::EndDraining(Job& job, TimeNs now) {
   DrainState& drain = job.steering.drain;
   drain.agreed = true;
   const Failure failure = DrainedFailure(job);
-  flow_.events().Announce(job, Code::kOk, fmt::format("will be {}", failure.text));
+  flow_.events().AnnounceSteering(job, drain.asked, fmt::format("will be {}", failure.text));
   flow_.RefuseBeyond(job, drain, failure, now);
   flow_.BeginHeldBack(job, now);
   FinishJobDrain(job, now);

@@ -46,7 +46,10 @@ bool WatchTap::Send(service::MappingMessage&& message) {
 }
 
 bool WatchTap::Send(service::WatchMessage&& message) {
-  if (const auto* event = std::get_if<service::Event>(&message)) events.push_back(event->text);
+  if (const auto* event = std::get_if<service::Event>(&message)) {
+    events.push_back(event->text);
+    event_uids.push_back(event->uid);
+  }
   return watch_->Send(std::move(message));
 }
 

@@ -61,6 +61,7 @@ class WatchTap final : public service::InboxWriter<service::WatchMessage>,
   std::vector<SessionId> discarded;
   std::size_t mappings_discarded = 0;
   std::vector<std::string> events;
+  std::vector<std::optional<std::uint32_t>> event_uids;  // whose doing each event is
   bool full = false;  // answers as an inbox that is too far behind
 
  private:

@@ -118,8 +118,8 @@ void SettingChanges::Apply(Job& job, std::uint64_t next_operation, TimeNs now) {
     } else if (steering.kind == Kind::kSends) {
       job.share.by_urgency = steering.value == static_cast<std::uint64_t>(SendsClass::kAbove);
     }
-    events_.Announce(
-        job, Code::kOk,
+    events_.AnnounceSteering(
+        job, steering,
         fmt::format("{} from {} on, asked by {}", What(steering), from, AskedBy(steering)));
   }
   if (job.share != before) blocks_.SetShare(job, now);

@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <optional>
-#include <utility>
-
 #include "service/dispatch/observe/record.h"
 
 namespace headrace::service {
@@ -20,22 +17,31 @@ void JobEvents::Report(const Job& job, Code code, std::string text) {
   if (++sent > kEventsPerJobMax) {
     text = fmt::format("more than {} events; the rest is not shown", kEventsPerJobMax);
   }
-  watch_.TrySend(Event{code, job.id(), fmt::format("job {}: {}", job.name(), text),
-                       job.use == nullptr ? std::nullopt : std::optional(job.use->uid)});
+  Send(job, code, text, job.owner_uid());
 }
 
 void JobEvents::Announce(const Job& job, Code code, const std::string& text) {
-  watch_.TrySend(Event{code, job.id(), fmt::format("job {}: {}", job.name(), text)});
+  Send(job, code, text, job.owner_uid());
+}
+
+void JobEvents::AnnounceSteering(const Job& job, const Steering& asked, const std::string& text) {
+  Send(job, Code::kOk, text, asked.uid);
+}
+
+void JobEvents::Send(const Job& job, Code code, const std::string& text,
+                     std::optional<std::uint32_t> uid) {
+  watch_.TrySend(Event{code, job.id(), fmt::format("job {}: {}", job.name(), text), uid});
 }
 
 void JobEvents::AnnounceMove(const Job& job, const std::string& lane, const std::string& node,
                              const transport::LinkMove& move) {
   const std::string head = fmt::format("lane {} sends to node {} over {}", lane, node, move.to);
-  if (move.cause.empty()) return Announce(job, Code::kOk, head + " again");
-  Announce(job, Code::kUnavailable,
-           fmt::format("{} and no longer over {}: {}. {} messages that had not arrived, of {} "
-                       "bytes, were sent again; nothing has ended by that",
-                       head, move.from, move.cause, move.messages, move.bytes));
+  if (move.cause.empty()) return Send(job, Code::kOk, head + " again", std::nullopt);
+  Send(job, Code::kUnavailable,
+       fmt::format("{} and no longer over {}: {}. {} messages that had not arrived, of {} bytes, "
+                   "were sent again; nothing has ended by that",
+                   head, move.from, move.cause, move.messages, move.bytes),
+       std::nullopt);
 }
 
 }  // namespace headrace::service

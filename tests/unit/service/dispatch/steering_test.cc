@@ -67,6 +67,18 @@ TEST(Steering, TakesEffectAtOnceWhereNothingIsOpen) {
   EXPECT_TEXTS(node.watch_tap().events);
 }
 
+// An owner who pauses and resumes for ever must not fill the log, nor hide what others ask.
+TEST(Steering, IsAnEventOfWhoeverAsks) {
+  HandDrivenNode node;
+  node.Attach({.name = "bert", .world_size = 1, .timeout_ms = 1000, .uid = 1001}, 0);
+  node.watch_tap().event_uids.clear();
+  node.Send(Ask(Kind::kPause));
+  node.Send(Ask(Kind::kResume));
+  node.Send(Ask(Kind::kWeight, 3));
+  node.Settle();
+  EXPECT_THAT(node.watch_tap().event_uids, testing::ElementsAre(1000, 1000, 1000));
+}
+
 TEST(Steering, TakesEffectWithTheNextOperationThatOpens) {
   HandDrivenNode node(Loopback({.startup_ns = kMillisecond}));
   ClientEnd& a = node.Attach(kBertFor1s, 0);

@@ -15,14 +15,16 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
+constexpr std::uint32_t kOwner = 1001;
+
 struct LateNode {
   explicit LateNode(std::uint32_t world_size = 3, const transport::LoopbackOptions& options = {},
                     std::uint64_t credit_bytes = 1 << 20)
       : node(Loopback(options), credit_bytes) {
     node.dispatch().ReportLate(5 * kSecond);
     for (std::uint32_t rank = 0; rank < world_size; ++rank) {
-      ranks.push_back(
-          &node.Attach({.name = "bert", .world_size = world_size, .timeout_ms = 600'000}, rank));
+      ranks.push_back(&node.Attach(
+          {.name = "bert", .world_size = world_size, .timeout_ms = 600'000, .uid = kOwner}, rank));
     }
     node.Settle();
   }
@@ -50,6 +52,7 @@ TEST(StragglerMonitor, NamesTheRankThatHasNotPostedAnOperationOnce) {
   late.node.Settle();
   ASSERT_EQ(late.events().size(), 2U);
   EXPECT_TEXT(late.events()[1], "operation 1", "float32", "65.0", "job bert");
+  EXPECT_THAT(late.node.watch_tap().event_uids, testing::ElementsAre(kOwner, kOwner));
   ExpectOk(*late.ranks[0], 1);
 }
 
