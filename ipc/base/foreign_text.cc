@@ -44,14 +44,41 @@ std::string_view SentenceIn(std::string_view text) {
   return text;
 }
 
+// Bytes of the control character that `text` begins with; 0: it begins with none.
+std::size_t ControlAt(std::string_view text) {
+  const auto byte = [text](std::size_t i) -> unsigned {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
+  };
+  const unsigned first = byte(0);
+  if (first < 0x20 || first == 0x7f) return 1;
+  if (first == 0xc2 && byte(1) >= 0x80 && byte(1) <= 0x9f) return 2;  // C1
+  if (first != 0xe2) return 0;
+  // What turns the direction of writing: U+200E, 200F, 202A to 202E, 2066 to 2069.
+  const bool turns = (byte(1) == 0x80 && (byte(2) == 0x8e || byte(2) == 0x8f ||
+                                          (byte(2) >= 0xaa && byte(2) <= 0xae))) ||
+                     (byte(1) == 0x81 && byte(2) >= 0xa6 && byte(2) <= 0xa9);
+  return turns ? 3 : 0;
+}
+
 }  // namespace
 
 std::string Printable(std::string_view text, std::size_t size_max) {
-  std::string printable(text.substr(0, size_max));
-  std::replace_if(
-      printable.begin(), printable.end(),
-      [](char byte) { return static_cast<unsigned char>(byte) < 0x20 || byte == 0x7f; }, '?');
+  text = text.substr(0, size_max);
+  std::string printable;
+  printable.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t control = ControlAt(text);
+    printable += control != 0 ? '?' : text.front();
+    text.remove_prefix(std::max<std::size_t>(control, 1));
+  }
   return printable;
+}
+
+bool HasControls(std::string_view text) {
+  for (; !text.empty(); text.remove_prefix(1)) {
+    if (ControlAt(text) != 0) return true;
+  }
+  return false;
 }
 
 std::string CauseInForeignText(std::string_view description) {
@@ -63,11 +90,7 @@ std::string CauseInForeignText(std::string_view description) {
     // The caller goes on with ": " or "; ".
     if (cause.ends_with('.') && !cause.ends_with("..")) cause.pop_back();
   }
-  cause.resize(cause.size() < kSizeMax ? cause.size() : kSizeMax);
-  for (char& letter : cause) {
-    if (static_cast<unsigned char>(letter) < ' ' || letter == 0x7f) letter = '?';
-  }
-  return cause;
+  return Printable(cause, kSizeMax);
 }
 
 }  // namespace headrace

@@ -6,6 +6,7 @@
 
 #include "ipc/base/check.h"
 #include "ipc/base/collective_text.h"
+#include "ipc/base/foreign_text.h"
 #include "ipc/sealed_memory.h"
 #include "service/cluster/layouts.h"
 
@@ -26,10 +27,7 @@ Status CheckName(std::string_view name) {
         fmt::format("name has {} bytes, at most {} are allowed", name.size(), kTensorNameMax));
   }
   // Names end up in logs and tables, a line each.
-  const bool printable = std::none_of(name.begin(), name.end(), [](char letter) {
-    return static_cast<unsigned char>(letter) < ' ' || letter == 0x7f;
-  });
-  if (!printable) return Wrong("name has control characters in it");
+  if (HasControls(name)) return Wrong("name has control characters in it");
   return {};
 }
 

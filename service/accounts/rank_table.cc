@@ -47,9 +47,9 @@ Status RankTable::CheckNumbers(const JoinRequest& request) {
                              "{}",
                              request.rank, request.world_size, request.world_size - 1));
   }
-  if (request.after_epoch >= kEpochMax) {
-    return Error(Code::kInvalidArgument, fmt::format("after epoch {}: no job has come to {}",
-                                                     request.after_epoch, kEpochMax));
+  if (request.after_epoch > kAfterEpochMax) {
+    return Error(Code::kInvalidArgument, fmt::format("after epoch {}: no job has come beyond {}",
+                                                     request.after_epoch, kAfterEpochMax));
   }
   return {};
 }

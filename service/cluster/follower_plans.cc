@@ -5,16 +5,36 @@
 #include <algorithm>
 
 #include "ipc/base/check.h"
+#include "ipc/base/collective_text.h"
 #include "service/cluster/planning.h"
 #include "service/cluster/planning_inputs.h"
 #include "service/plan/canonical.h"
 
 namespace headrace::service {
+namespace {
+
+// What one service can do and several cannot.
+Status CheckBetweenNodes(const Layout& layout) {
+  if (layout.reduction != Reduction::kAverage) return {};
+  const auto whole = std::ranges::find_if(
+      layout.tensors, [](const LayoutTensor& tensor) { return !IsFloating(tensor.dtype); });
+  if (whole == layout.tensors.end()) return {};
+  return Error(
+      Code::kInvalidArgument,
+      fmt::format("gradient {} \"{}\" is of {}: averages of integers are not carried out between "
+                  "nodes, where their sums would not fit: ask for sums and divide them",
+                  whole - layout.tensors.begin(), whole->name, Name(whole->dtype)));
+}
+
+}  // namespace
 
 Status FollowerPlans::CheckLayout(JobId id, std::uint32_t rank, const Layout& layout,
                                   std::optional<plan::Policy> policy) const {
   const auto found = jobs_.all().find(id.value);
   if (found == jobs_.all().end() || found->second.id != id) return {};
+  if (!FollowedJobs::IsLedHere(found->second)) {
+    if (Status status = CheckBetweenNodes(layout); !status) return status;
+  }
   return found->second.layouts.Check(rank, layout, policy);
 }
 

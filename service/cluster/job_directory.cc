@@ -79,6 +79,8 @@ void JobDirectory::NoteRunning(const JobKey& job, const Agreement& agreement,
   now.places = {leader};
   // A job that servers sum for stays with the leader that they are connected to.
   for (const AgreedNode& node : agreement.nodes) {
+    // A leader without ranks stands beside as many nodes as there may be places.
+    if (now.places.size() == transport::kNodesMax) break;
     if (agreement.servers_count == 0 && node.name != leader.node) {
       now.places.push_back({.node = node.name, .address = node.control});
     }

@@ -127,8 +127,9 @@ void JobCommands::OnNodeDrains(Job& job, const Steering& steering, TimeNs now) {
   }
   const std::uint64_t all = ~std::uint64_t{0} >> (64 - count);
   if (drain.operations_from != all || drain.iterations_from != all) return;
-  drain.operations = drain.furthest_operation;
-  drain.iterations = drain.furthest_iteration;
+  // Not less than what this node has said: that may have begun here.
+  drain.operations = std::max(drain.operations, drain.furthest_operation);
+  drain.iterations = std::max(drain.iterations, drain.furthest_iteration);
   EndDraining(job, now);
 }
 

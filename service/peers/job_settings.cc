@@ -15,11 +15,19 @@
 #include "ipc/base/foreign_text.h"
 #include "service/cluster/setting_changes.h"
 #include "service/loop/text.h"
+#include "service/schedule/queue.h"
 
 namespace headrace::service {
 namespace {
 
 constexpr std::size_t kAskersMax = 1024;
+
+// Whether the job gets more of what it shares with jobs of others than one that nobody has steered.
+bool Raises(const Steering& steering) {
+  constexpr schedule::JobShare kDefault;
+  return (steering.kind == SteeringKind::kWeight && steering.value > kDefault.weight) ||
+         (steering.kind == SteeringKind::kPriority && steering.value > kDefault.priority);
+}
 
 }  // namespace
 
@@ -114,6 +122,14 @@ Status JobSettings::Steer(const ChangeSetting& message, const Steering& steering
   if (steering.kind == SteeringKind::kEvict && steering.value >= found->world_size) {
     return Error(Code::kNotFound, fmt::format("job {} has no rank {}: its ranks go from 0 to {}",
                                               message.job, steering.value, found->world_size - 1));
+  }
+  if (Raises(steering) && message.uid != 0 && message.uid != ::geteuid()) {
+    ReportRefused(message, *found, request);
+    return Error(Code::kPermissionDenied,
+                 fmt::format("{} would put job {} before those of other users, and you are uid {}: "
+                             "ask for it as root or the user of the service; `headracectl limit` "
+                             "holds your other jobs back",
+                             request, message.job, message.uid));
   }
   if (steering.kind == SteeringKind::kCompress && found->adaptive && !steering.forced) {
     const CodecChoice choice = ChoiceOfValue(steering.value).value_or(CodecChoice());

@@ -260,9 +260,9 @@ void Describe(auto& wire, Is<ReportRankAttached> auto& rank) {
   wire.Number(rank.after_epoch, HR_FIELD(AfterEpoch));
   wire.Number(rank.members_hash, HR_FIELD(MembersHash));
   wire.Check([epoch = rank.after_epoch] {
-    return epoch < kEpochMax
+    return epoch <= kAfterEpochMax
                ? ""
-               : fmt::format("a rank after epoch {} (at most {})", epoch, kEpochMax - 1);
+               : fmt::format("a rank after epoch {} (at most {})", epoch, kAfterEpochMax);
   });
 }
 

@@ -22,8 +22,9 @@ Probe::Probe(Inboxes inboxes, std::vector<std::string> lanes, kj::Timer& timer,
              RequestTokens& tokens)
     : inboxes_(inboxes), lanes_(std::move(lanes)), timer_(timer), tokens_(tokens) {}
 
-kj::Promise<ProbeAnswer> Probe::Ask() {
-  if (waiting_.size() >= kProbesWaitingMax) {
+kj::Promise<ProbeAnswer> Probe::Ask(Asker asker) {
+  const std::size_t kept = asker == Asker::kService ? 1 : 0;
+  if (waiting_.size() >= kProbesWaitingMax + kept) {
     return KJ_EXCEPTION(OVERLOADED, "too many probes wait for the same answer");
   }
   auto pair = kj::newPromiseAndFulfiller<ProbeAnswer>();
@@ -88,7 +89,7 @@ void Probe::FinishIfComplete() {
 }
 
 void Probe::Finish() {
-  HR_CHECK(token_ != 0 && waiting_.size() <= kProbesWaitingMax, waiting_.size());
+  HR_CHECK(token_ != 0 && waiting_.size() <= kProbesWaitingMax + 1, waiting_.size());
   token_ = 0;
   for (auto& each : std::exchange(waiting_, {})) each->fulfill(kj::cp(answer_));
 }

@@ -10,6 +10,7 @@
 #include <kj/timer.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,7 @@
 
 namespace headrace::service {
 
-inline constexpr std::size_t kProbesWaitingMax = 256;
+inline constexpr std::size_t kProbesWaitingMax = 256;  // besides the service's own
 
 class Probe {
  public:
@@ -43,8 +44,9 @@ class Probe {
   Probe(Inboxes inboxes, std::vector<std::string> lanes, kj::Timer& timer, RequestTokens& tokens);
 
   // Resolves within kProbeTimeout, whatever the data path does. Fails as OVERLOADED when too many
-  // wait already.
-  kj::Promise<ProbeAnswer> Ask();
+  // wait already; there is always a place for the service itself, which asks once at a time.
+  enum class Asker : std::uint8_t { kAnybody, kService };
+  kj::Promise<ProbeAnswer> Ask(Asker asker = Asker::kAnybody);
 
   // Answers to other round trips are ignored.
   void Handle(const Pong& pong);

@@ -4,13 +4,12 @@ namespace headrace::service {
 
 kj::Promise<void> Supervision::Feed() {
   if (!supervisor_.notify || supervisor_.patience_ns <= 0) return kj::READY_NOW;
-  return probe_.Ask()
+  return probe_.Ask(Probe::Asker::kService)
       .then(
           [this](const ProbeAnswer& answer) {
             if (answer.Complaint().empty()) supervisor_.notify("WATCHDOG=1");
           },
-          // Too many ask already: the next time, then.
-          [](kj::Exception&& /*overloaded*/) {})
+          [](kj::Exception&& /*the service ends*/) {})
       .then([this] { return timer_.afterDelay(supervisor_.patience_ns / 2 * kj::NANOSECONDS); })
       .then([this] { return Feed(); });
 }

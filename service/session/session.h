@@ -33,6 +33,8 @@ inline constexpr std::size_t kSegmentsMax = 256;
 inline constexpr std::size_t kTensorsMax = std::size_t{1} << 18;
 // An epoch of a job that nobody can have counted up to, and to which one can still be added.
 inline constexpr std::uint32_t kEpochMax = std::uint32_t{1} << 31;
+// A rank may come after this epoch, so that the epoch that it begins is one, too.
+inline constexpr std::uint32_t kAfterEpochMax = kEpochMax - 2;
 
 // A registered gradient: a range of a segment.
 struct Tensor {

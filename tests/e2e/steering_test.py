@@ -220,16 +220,35 @@ class OfUsersWithoutRights(SteeringCase):
     def test_owner_service_and_root_steer_and_nobody_else(self) -> None:
         with Ranks(self.service, 2, job="owned", user="daemon") as ranks:
             ranks.each("tensor", name="w", count=4096)
-            for weight, user in enumerate(("daemon", "nobody", "root"), start=2):
-                code, said = self.steer_as(user, "weight", "owned", str(weight))
+            for limit, user in enumerate(("daemon", "nobody", "root"), start=2):
+                code, said = self.steer_as(user, "limit", "owned", f"{limit}Gbit")
                 self.assertEqual(code, 0, f"{user}: {said}")
                 self.add_up(ranks)
-                self.await_row(self.service, "owned", weight=weight)
-            code, said = self.steer_as("bin", "weight", "owned", "9")
+                self.await_row(self.service, "owned", limit_bytes_per_s=limit * 125_000_000)
+            code, said = self.steer_as("bin", "limit", "owned", "9Gbit")
             self.assertEqual(code, 1, said)
             self.assertIn(f"uid {pwd.getpwnam('bin').pw_uid}", said)
             self.add_up(ranks)
-            self.assertEqual(self.row(self.service, "owned")["weight"], 4)
+            self.assertEqual(self.row(self.service, "owned")["limit_bytes_per_s"], 500_000_000)
+
+    def test_an_owner_does_not_put_a_job_before_those_of_others(self) -> None:
+        with Ranks(self.service, 2, job="greedy", user="daemon") as ranks:
+            ranks.each("tensor", name="w", count=4096)
+            for setting in (("weight", "greedy", "2"), ("priority", "greedy", "1")):
+                code, said = self.steer_as("daemon", *setting)
+                self.assertEqual(code, 1, said)
+                self.assertIn(f"uid {pwd.getpwnam('daemon').pw_uid}", said)
+                self.assertIn("root", said)
+            for user in ("nobody", "root"):
+                code, said = self.steer_as(user, "priority", "greedy", "3")
+                self.assertEqual(code, 0, said)
+            self.add_up(ranks)
+            self.await_row(self.service, "greedy", weight=1, priority=3)
+            # Down again it may, by itself.
+            code, said = self.steer_as("daemon", "priority", "greedy", "0")
+            self.assertEqual(code, 0, said)
+            self.add_up(ranks)
+            self.await_row(self.service, "greedy", priority=0)
 
 
 class OnTwoNodes(SteeringCase):

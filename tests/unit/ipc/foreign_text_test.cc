@@ -34,5 +34,26 @@ TEST(ForeignText, IsBoundedAndPrintable) {
   EXPECT_EQ(CauseInForeignText(std::string(5000, 'x')).size(), 300U);
 }
 
+// A terminal obeys control characters in any form, and marks of direction make a row read as
+// another.
+TEST(ForeignText, HasNoControlsOfAnyKind) {
+  EXPECT_EQ(Printable("a\x1b[2J\x7f\t"), "a?[2J??");
+  EXPECT_EQ(Printable("a\xc2\x9b"
+                      "2Jb"),
+            "a?2Jb");
+  EXPECT_EQ(Printable("a\xe2\x80\xae"
+                      "b\xe2\x81\xa6"
+                      "c\xe2\x80\x8f"),
+            "a?b?c?");
+  for (const char* const honest : {"layer.é", "größe", "重み", "\xc2\xa0", "\xe2\x80\xa6", ""}) {
+    EXPECT_EQ(Printable(honest), honest);
+    EXPECT_FALSE(HasControls(honest)) << honest;
+  }
+  for (const char* const cut : {"\xc2", "\xe2", "\xe2\x80", "\xe2\x81"})
+    EXPECT_EQ(Printable(cut), cut);
+  EXPECT_TRUE(HasControls("a\xc2\x80"));
+  EXPECT_EQ(Printable("abc", 2), "ab");
+}
+
 }  // namespace
 }  // namespace headrace

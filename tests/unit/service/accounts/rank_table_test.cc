@@ -72,6 +72,18 @@ TEST(RankTable, GoesOnInAnEpochThatNoneOfTheRanksWasIn) {
   EXPECT_EQ(table.Join(two)->epoch, 5U);
 }
 
+// What its service then says of the job to others is an epoch for them, too.
+TEST(RankTable, RefusesARankAfterTheLastEpochButOne) {
+  RankTable table;
+  JoinRequest last = Rank(0, 1);
+  last.after_epoch = kEpochMax - 1;
+  ExpectRefused(table.Join(last), Code::kInvalidArgument, {"2147483647", "2147483646"});
+  last.after_epoch = kEpochMax - 2;
+  const auto joined = table.Join(last);
+  ASSERT_TRUE(joined.ok());
+  EXPECT_LT(joined->epoch, kEpochMax);
+}
+
 TEST(RankTable, NeverMixesRanksThatGoOnWithRanksThatBegin) {
   RankTable table;
   JoinRequest again = Rank(1, 2);

@@ -146,6 +146,20 @@ TEST_F(LeadingPlans, TheMeasuredLinesMakeTheFirstRoute) {
   EXPECT_EQ(request.route.stages[1].rails[0].line, plan::Affine(1e-5, 1e-9)) << "as agreed";
 }
 
+// As for operations; a plan of them would be carried out.
+TEST_F(LeadingPlans, ALayoutThatAveragesIntegersIsRefusedBetweenNodes) {
+  MeetingNode& c = meeting_.AddNode("c");
+  meeting_.Attach(c, Meeting::Rank(3, 0, 2, "second"));
+  service::Layout layout = LayoutOf({8, 8});
+  layout.tensors[1].dtype = DType::kInt32;
+  layout.reduction = Reduction::kSum;
+  EXPECT_TRUE(c.follower.CheckLayout(JobId{3}, 0, layout, std::nullopt).ok());
+  layout.reduction = Reduction::kAverage;
+  const Status refused = c.follower.CheckLayout(JobId{3}, 0, layout, std::nullopt);
+  ASSERT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_TEXT(refused.error().text(), "gradient 1", "layer1", "int32");
+}
+
 TEST_F(LeadingPlans, LayoutsThatWereThereBeforeTheJobBeganAreHandedInThen) {
   MeetingNode& c = meeting_.AddNode("c");
   MeetingNode& d = meeting_.AddNode("d");

@@ -184,5 +184,38 @@ TEST(JobDrain, OfSeveralNodesThatTrainEndsWithTheIterationOfTheFurthest) {
   EXPECT_EQ(led.Broken(1), 1U);
 }
 
+// A leader may say anything in the nodes' names: what has begun here goes on all the same.
+TEST(JobDrain, ThatIsSaidToBeBehindWhatHasBegunHereRefusesNoneOfIt) {
+  Led led;
+  const auto layout = PackedLayout({100, 100});
+  for (std::size_t node = 0; node < 2; ++node) {
+    HandIn(led.cluster.node(node), node == 0 ? led.a : led.b, layout);
+  }
+  led.cluster.Form(led.job, {{0}, {1}});
+  led.cluster.Advance(kMillisecond);
+  for (std::size_t node = 0; node < 2; ++node) {
+    Adopt(led.cluster.node(node), JobId{1}, PlanOf({{{1, 0, 100}}, {{0, 0, 100}}}));
+  }
+  led.cluster.Advance(kMillisecond);
+  led.a.PostApart(kSum);
+  PostGradient(led.a, *layout, 1);
+  PostGradient(led.a, *layout, 0);
+  led.cluster.Advance(kMillisecond);
+  led.cluster.node(0).Send(Drain());
+  for (const Kind kind : {Kind::kDrainOperations, Kind::kDrainIterations}) {
+    for (const char* const node : {"", "b"}) {
+      led.cluster.node(0).Send(
+          service::SteerJob{JobId{1}, {.kind = kind, .value = 0, .uid = 1000, .node = node}});
+    }
+  }
+  led.cluster.Advance(kMillisecond);
+  for (std::uint64_t record = 1; record <= 3; ++record) ExpectOpen(led.a, record);
+  led.b.PostApart(kSum);
+  PostGradient(led.b, *layout, 1);
+  PostGradient(led.b, *layout, 0);
+  led.cluster.Advance(kSecond);
+  for (std::uint64_t record = 1; record <= 3; ++record) ExpectOk(led.a, record);
+}
+
 }  // namespace
 }  // namespace headrace::support
