@@ -61,7 +61,7 @@ enum class WaitReason : std::uint32_t {
   kInterleaved,      // its iteration is held back for another job's; argument: that job's id
   kGpuNotReady,  // argument: the lowest rank that has posted it and whose GPU has not come so far
   kInFlight,     // as many of the job's stages as may are on the lane; argument: how many may
-  kIteration,    // of this rank's gradients; argument: the earlier iteration that has not ended
+  kIteration,    // of gradients, which goes first; argument: the iteration that has not ended
   kLaneFull,     // stages of all jobs: the lane has as many as it takes
   kNoReceive,    // of a send: the target has not posted its receive; argument: the target
   kNoSend,       // of a receive; argument: the source, or UINT32_MAX: any rank may be

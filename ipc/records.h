@@ -36,7 +36,7 @@ struct Record {
   std::uint8_t kind = 0;       // headrace::Collective, kSend or kReceive
   std::uint8_t dtype = 0;      // headrace::DType; that of the tensor when one is named
   std::uint8_t reduction = 0;  // headrace::Reduction; kSum where nothing is reduced
-  std::uint8_t flags = 0;      // kRecordIsGradient, kRecordAwaitsWord, kRecordHasParts: see below
+  std::uint8_t flags = 0;      // kRecordIsGradient and those after it: see below
   std::uint32_t tensor = kNoTensor;
   std::uint32_t segment = 0;     // read when tensor is kNoTensor
   std::uint32_t root = 0;        // where the kind has one; the other rank, for send and receive
@@ -67,6 +67,9 @@ inline constexpr std::uint8_t kRecordIsGradient = 1;
 inline constexpr std::uint8_t kRecordAwaitsWord = 2;
 // Record::flags: the record has a parts table, in memory of the host.
 inline constexpr std::uint8_t kRecordHasParts = 4;
+// Record::flags of a barrier: it begins on a node when the gradients that the node's ranks have
+// posted before it have ended there, so that, when it ends, every rank has the averages of these.
+inline constexpr std::uint8_t kRecordFollowsGradients = 8;
 
 // A row of a parts table, which has one for each rank of the job: what of this rank's memory goes
 // to that rank, and what of it is filled from there. In elements; offsets count from the record's

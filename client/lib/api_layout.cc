@@ -64,6 +64,16 @@ hr_status hr_layout_wait(hr_layout* layout, uint32_t index, int64_t timeout_ns, 
                     [index, timeout_ns](Layout& opened) { return opened.Wait(index, timeout_ns); });
 }
 
+hr_status hr_layout_barrier(hr_layout* layout, hr_operation* operation, hr_error* error) {
+  return WithLayout(layout, error, [operation](Layout& opened) -> Status {
+    if (operation == nullptr) return Error(Code::kInvalidArgument, "operation is NULL");
+    const Result<std::uint64_t> posted = opened.PostBarrier();
+    if (!posted) return posted.error();
+    *operation = *posted;
+    return {};
+  });
+}
+
 hr_status hr_layout_end_forward(hr_layout* layout, hr_error* error) {
   return WithLayout(layout, error, [](Layout& opened) -> Status {
     opened.EndForward();

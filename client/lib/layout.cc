@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "client/lib/handles.h"
+#include "client/lib/requests.h"
 #include "ipc/base/collective_text.h"
 #include "ipc/layout_limits.h"
 
@@ -120,16 +121,7 @@ Status Layout::CheckIndex(std::uint32_t index) const {
 Status Layout::BeginBackward() {
   if (Status status = operations_.CheckThere(); !status) return status;
   std::lock_guard lock(mutex_);
-  if (posted_ != 0 && posted_ != states_.size()) {
-    const auto missing = std::find_if(states_.begin(), states_.end(), [this](const State& state) {
-      return state.iteration != iteration_;
-    });
-    return Error(Code::kInvalidArgument,
-                 fmt::format("{} was not posted in the last backward pass, {} of {} were: a "
-                             "gradient without a value is set to zero and posted all the same",
-                             Named(static_cast<std::size_t>(missing - states_.begin())), posted_,
-                             states_.size()));
-  }
+  if (Status status = CheckWholeLocked(); !status) return status;
   // A pass that posted nothing, of a micro-batch for instance, is no iteration.
   const bool begins_iteration = iteration_ == 0 || posted_ != 0;
   if (begins_iteration) {
@@ -138,6 +130,27 @@ Status Layout::BeginBackward() {
   }
   times_.BeginBackward(MonotonicNow());
   return {};
+}
+
+Status Layout::CheckWholeLocked() const {
+  if (posted_ == 0 || posted_ == states_.size()) return {};
+  const auto missing = std::ranges::find_if(
+      states_, [this](const State& state) { return state.iteration != iteration_; });
+  return Error(Code::kInvalidArgument,
+               fmt::format("{} was not posted in the last backward pass, {} of {} were: a gradient "
+                           "without a value is set to zero and posted all the same",
+                           Named(static_cast<std::size_t>(missing - states_.begin())), posted_,
+                           states_.size()));
+}
+
+Result<std::uint64_t> Layout::PostBarrier() {
+  {
+    std::lock_guard lock(mutex_);
+    if (Status status = CheckWholeLocked(); !status) return status.error();
+  }
+  ipc::Record record = RecordOf(Request{.kind = Collective::kBarrier}, DType::kUInt8, 0);
+  record.flags = ipc::kRecordFollowsGradients;
+  return operations_.Post(record);
 }
 
 Status Layout::ClaimLocked(std::uint32_t index, bool on_stream) {

@@ -51,6 +51,9 @@ class Layout {
   // Returns the operation's number. kBusy when the gradient is open or was posted in this pass.
   // With a `signal`, which is ready when that says so.
   Result<std::uint64_t> Post(std::uint32_t index, ReadySignal* signal = nullptr);
+  // A barrier that ends when every rank has the averages of all that was posted before it. Returns
+  // the operation's number. kInvalidArgument as for BeginBackward.
+  Result<std::uint64_t> PostBarrier();
   Status Wait(std::uint32_t index, TimeNs timeout_ns);
   // Has a stream wait in the caller's place; a failure of what has ended is returned.
   Status WaitOnStream(std::uint32_t index, GpuWords& words, transport::CuStream stream);
@@ -69,6 +72,7 @@ class Layout {
   };
 
   Status CheckIndex(std::uint32_t index) const;
+  Status CheckWholeLocked() const;
   Status ClaimLocked(std::uint32_t index, bool on_stream);
   ipc::GradientRecord RecordLocked(std::uint32_t index) const;
   Status OutcomeOf(std::uint32_t index, std::uint64_t operation) const;

@@ -240,6 +240,17 @@ class Layout:
         if status != 0:
             library.check(status, error)
 
+    def barrier(self) -> int:
+        """Ends when every rank has posted it and has the averages of what it posted before.
+
+        Posted directly after the last gradient of an iteration it costs no wait of its own. Returns the
+        operation's number. Error when some but not all gradients of the backward pass were posted.
+        """
+        error = library.ErrorText()
+        number = ctypes.c_uint64()
+        library.check(library.load().hr_layout_barrier(self._handle, number, error), error)
+        return number.value
+
     def end_forward(self) -> None:
         """The forward pass has ended: time from now on belongs to no gradient."""
         error = library.ErrorText()

@@ -324,6 +324,7 @@ _FUNCTIONS: dict[str, tuple] = {
         ctypes.c_int,
         (_HANDLE, ctypes.c_uint32, _STREAM, _ERROR),
     ),
+    "hr_layout_barrier": (ctypes.c_int, (_HANDLE, *_POSTED)),
     "hr_layout_end_forward": (ctypes.c_int, (_HANDLE, _ERROR)),
     "hr_layout_set_iterations": (ctypes.c_int, (_HANDLE, ctypes.c_uint64, _ERROR)),
     "hr_session_counters": (ctypes.c_int, (_HANDLE, ctypes.POINTER(Counters), _ERROR)),

@@ -219,6 +219,10 @@ void Flow::End(Job& job, Operation& operation, TimeNs now) {
     if (operation.open()) {
       HR_CHECK(job.operations_open > 0, operation.spec.sequence);
       --job.operations_open;
+      if (operation.spec.follows != 0) {
+        HR_CHECK(job.operations_following > 0, operation.spec.sequence);
+        --job.operations_following;
+      }
       recorder_.ItemEnded(job, operation, now);
     }
     if (operation.paired()) return ClosePair(job, job.pairs().at(operation.spec.sequence));
@@ -233,6 +237,7 @@ void Flow::End(Job& job, Operation& operation, TimeNs now) {
   job.gradients->Free(operation);
   if (failed) return CompleteFailedGradients(job);
   if (was_last) plans_.EndIteration(job, iteration);
+  if (was_last && job.operations_following > 0) return BeginHeldBack(job, now);
   plans_.Advance(job, now);
 }
 
@@ -342,6 +347,11 @@ void Flow::FailGradientsAlone(Job& job, const Failure& failure, TimeNs now) {
     if (operation.open()) Withdraw(job, operation, failure, now);
   }
   plans_.rows().ShowHead(job, now);
+  if (job.operations_following > 0) {
+    job.ForEachOpen([&](Operation& operation) {
+      if (operation.spec.follows != 0) Withdraw(job, operation, failure, now);
+    });
+  }
   CompleteFailedGradients(job);
 }
 

@@ -149,7 +149,8 @@ class Flow {
   static bool IsReady(const Job& job, const Operation& operation) {
     if (!job.formed() || operation.posts.ready() != job.WantedOf(operation.posts)) return false;
     if (!operation.paired()) {
-      return job.steering.MayBegin(operation.spec.sequence) && !job.WaitsForEarlier(operation);
+      return job.steering.MayBegin(operation.spec.sequence) && !job.WaitsForEarlier(operation) &&
+             !job.WaitsForIteration(operation.spec);
     }
     const Pair& pair = job.pairs().at(operation.spec.sequence);
     // What may go has begun where it is received.

@@ -80,6 +80,9 @@ void WaitReasons::ShowGathering(Job& job, Operation& operation) {
     if (job.WaitsForEarlier(operation)) {
       return Set(job, operation, ipc::WaitReason::kBehindBlock, operation.spec.sequence - 1);
     }
+    if (job.WaitsForIteration(operation.spec)) {
+      return Set(job, operation, ipc::WaitReason::kIteration, operation.spec.follows);
+    }
     const bool paused = operation.spec.sequence > job.steering.paused_after;
     return Set(job, operation, paused ? ipc::WaitReason::kPaused : ipc::WaitReason::kNodesNotReady,
                paused ? job.paused_by : 0);

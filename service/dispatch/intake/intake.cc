@@ -94,6 +94,10 @@ void Intake::PostOperation(Job& job, std::uint32_t rank, const ipc::Record& reco
         now);
   }
   spec->sequence = sequence;
+  if ((record.flags & ipc::kRecordFollowsGradients) != 0) {
+    HR_CHECK(job.gradients != nullptr, job.id().value, rank);  // with the session's layout
+    spec->follows = job.gradients->IterationsOf(rank);
+  }
   Join(job, operation, rank, *spec, record, now);
 }
 
@@ -166,7 +170,10 @@ Failure Intake::TooFarAhead(Job& job, const Operation& earlier) {
 void Intake::Join(Job& job, Operation& operation, std::uint32_t rank, const OperationSpec& spec,
                   const ipc::Record& record, TimeNs now) {
   HR_CHECK(operation.open() && operation.posts.Has(rank), operation.spec.sequence, rank);
-  if (operation.first_rank == rank) operation.spec = spec;
+  if (operation.first_rank == rank) {
+    operation.spec = spec;
+    if (spec.follows != 0) ++job.operations_following;
+  }
   if (!operation.spec.Matches(spec)) {
     return flow_.Fail(job, operation,
                       {Code::kMismatch, job.DescribeMismatch(operation, rank, spec)}, now);
@@ -203,6 +210,9 @@ void Intake::Join(Job& job, Operation& operation, std::uint32_t rank, const Oper
                        fmt::format("{} posted what cannot be carried out as operation {}: {}",
                                    job.DescribeRank(rank), spec.sequence, status.error().text())},
                       now);
+  }
+  if (job.gradients_failure && (record.flags & ipc::kRecordFollowsGradients) != 0) {
+    return flow_.Withdraw(job, operation, *job.gradients_failure, now);
   }
   if (awaits) Await(job, rank, record, spec.sequence);
   if (operation.paired() && job.nodes() != nullptr && spec.kind == ipc::kSend &&

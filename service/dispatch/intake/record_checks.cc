@@ -18,6 +18,10 @@ Error Invalid(const char* field, std::uint64_t value, const std::string& expecte
                fmt::format("record field {} is {}: {}", field, value, expected));
 }
 
+bool Follows(const ipc::Record& record) {
+  return (record.flags & ipc::kRecordFollowsGradients) != 0;
+}
+
 // The codec that an all_reduce names for its way between nodes.
 Status CheckCodec(const ipc::Record& record) {
   const std::optional<Codec> codec = CodecOfValue(record.tag);
@@ -51,12 +55,18 @@ Status CheckNumbers(const ipc::Record& record, std::uint32_t world_size) {
     return Invalid("reduction", record.reduction, UnknownReductionText(record.reduction));
   }
   const bool has_parts = (record.flags & ipc::kRecordHasParts) != 0;
-  if ((record.flags & ~(ipc::kRecordAwaitsWord | ipc::kRecordHasParts)) != 0) {
-    return Invalid("flags", record.flags,
-                   fmt::format("an operation has only the flags {} and {}", ipc::kRecordAwaitsWord,
-                               ipc::kRecordHasParts));
+  if ((record.flags &
+       ~(ipc::kRecordAwaitsWord | ipc::kRecordHasParts | ipc::kRecordFollowsGradients)) != 0) {
+    return Invalid(
+        "flags", record.flags,
+        fmt::format("an operation has only the flags {}, {} and {}", ipc::kRecordAwaitsWord,
+                    ipc::kRecordHasParts, ipc::kRecordFollowsGradients));
   }
   const auto kind = static_cast<Collective>(record.kind);
+  if (Follows(record) && kind != Collective::kBarrier) {
+    return Invalid("flags", record.flags,
+                   fmt::format("only a barrier follows gradients, and this is {}", Name(kind)));
+  }
   if (has_parts != MovesInMessages(kind) && !(has_parts && IsParted(kind))) {
     return Invalid(
         "flags", record.flags,
@@ -164,6 +174,10 @@ Result<OperationSpec> CheckRecord(const ipc::Record& record, const Session& sess
       .tag = sides->tag};
   if (spec.kind == Collective::kBarrier) {
     if (record.count != 0) return Invalid("count", record.count, "a barrier moves nothing");
+    if (Follows(record) && session.gradients() == nullptr) {
+      return Invalid("flags", record.flags,
+                     "it follows gradients, and the session has handed in no layout");
+    }
     if (Awaits(record.flags) && !session.HasDeviceMemory()) {
       return NobodyWrites(record.flags, "no segment of the session is of one");
     }

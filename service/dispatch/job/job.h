@@ -160,6 +160,10 @@ class Job {
     return nodes() != nullptr && earlier.spec.sequence == before &&
            earlier.state == Operation::State::kGathering;
   }
+  // Whether it follows gradients of an iteration that has not ended on this node.
+  bool WaitsForIteration(const OperationSpec& spec) const {
+    return spec.follows != 0 && spec.follows > gradients->IterationsEnded();
+  }
   std::array<Operation, kOperationsMax>& operations() { return operations_; }
   const std::array<Operation, kOperationsMax>& operations() const { return operations_; }
   Pairs& pairs() { return pairs_; }
@@ -335,6 +339,7 @@ class Job {
   LeftOut left_out;           // of what residuals have
   std::uint64_t awaited = 0;  // posts of all members that await their ready word
   std::uint64_t operations_open = 0;
+  std::uint64_t operations_following = 0;  // of them, barriers that follow gradients
   // What is kept of it for people, from the flow's AddJob on; owned by the recorder. Only what
   // observes reads or changes it, and nothing that moves depends on it.
   JobRecord* record = nullptr;

@@ -15,7 +15,7 @@ bool OperationSpec::Matches(const OperationSpec& other) const {
          (MovesInMessages(kind) || count == other.count) &&
          (!Reduces(kind) || reduction == other.reduction) &&
          (!HasRoot(kind) || root == other.root) && uneven == other.uneven && codec == other.codec &&
-         OnGpu() == other.OnGpu();
+         follows == other.follows && OnGpu() == other.OnGpu();
 }
 
 void PartExtents::Extent::Add(std::uint64_t offset, std::uint64_t count) {
@@ -48,7 +48,10 @@ std::string DescribeMemory(std::int8_t device) {
 
 std::string Describe(const OperationSpec& spec) {
   const std::string_view kind = Name(spec.kind);
-  if (spec.kind == Collective::kBarrier) return std::string(kind);
+  if (spec.kind == Collective::kBarrier) {
+    return spec.follows == 0 ? std::string(kind)
+                             : fmt::format("{} after iteration {}", kind, spec.follows);
+  }
   const std::string what = fmt::format("{} of {} {}{}", kind, spec.count, Name(spec.dtype),
                                        spec.uneven ? " in parts of their own" : "");
   if (spec.kind == Collective::kReduce) {

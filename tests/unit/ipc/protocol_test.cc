@@ -170,6 +170,7 @@ std::map<std::string, std::uint64_t> NumbersOfCode() {
       {"kRecordIsGradient", kRecordIsGradient},
       {"kRecordAwaitsWord", kRecordAwaitsWord},
       {"kRecordHasParts", kRecordHasParts},
+      {"kRecordFollowsGradients", kRecordFollowsGradients},
       {"kDeviceMemorySizeMax", kDeviceMemorySizeMax},
       {"kDevicePiecesMax", kDevicePiecesMax},
       {"kWeightMax", kWeightMax},

@@ -55,6 +55,8 @@ class GradientFlow:
         self._loss: Error | None = None  # met while gradients were posted; dealt with at a wait
         self._iteration = 0
         self._whole = 0  # the last iteration all of whose averages were waited for at once
+        # Of this iteration, where it is a transaction: ends when all ranks have all averages.
+        self._barrier: Operation | None = None
         self._order: ForwardOrder | None = ForwardOrder(model)
         self._layout: Layout | None = None
         self._device: int | None = None  # that of the parameters; None: the CPU
@@ -289,6 +291,14 @@ class GradientFlow:
                     member.adopt(self._scale)
                 self._post(slot)
         self._post_usage()
+        if self._recovery is not None and self._recovery.transaction:
+            self._post_barrier()
+
+    def _post_barrier(self) -> None:
+        number = self._unless_lost(self.layout.barrier)
+        self._barrier = None
+        if number is not None:
+            self._barrier = Operation(self._session, number, None, copied=False)
 
     def _post_usage(self) -> None:
         if not self._usage.open:
@@ -455,7 +465,7 @@ class GradientFlow:
         if any(slot.due is not None for slot in self._slots):
             lack = Lack.STATE
         self._recovery.run(loss, self._iteration, lack, self._slots, self._layout)
-        self._loss = None
+        self._loss, self._barrier = None, None
         if self._recovery.level:
             self._usage.pop_waits()  # all have met after it, and those that waited are in
 
@@ -485,7 +495,9 @@ class GradientFlow:
         for slot in self._slots:
             if slot.open and slot.operation is not None:
                 slot.operation.wait()
-        self._recovery.vote()
+        if self._barrier is not None:
+            self._barrier.wait()
+            self._barrier = None
         self._whole = self._iteration
 
     def _update(self, slots: Sequence[Slot]) -> None:

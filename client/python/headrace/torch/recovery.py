@@ -21,8 +21,9 @@ summed again from the copies, over those that are left and divided by their numb
 the ranks compare their parameters, once these have their updates.
 
 That leaves one gap: a rank that is lost may have used averages that died with it. Where an iteration is a
-transaction, each rank votes when it has all averages, by a barrier, and uses them when that has ended.
-So whoever has used one knew that all had all: they are found among those that are left, whoever is lost.
+transaction, each rank posts a barrier after its last gradient. That ends when every rank has all averages,
+and a rank uses them only then. So whoever has used one knew that all had all: they are found among those that
+are left, whoever is lost.
 
 What encodings leave out of sums goes with the sums: of an average that somebody has, it stays as it is, since
 all nodes have encoded their part; where a sum is made again, it begins as it was before the first time.
@@ -150,7 +151,12 @@ class Recovery:
         """Whether averages are used only when all of the iteration's are there."""
         return self.elastic or self._transaction
 
-    def vote(self) -> None:
+    @property
+    def transaction(self) -> bool:
+        """Whether averages are used only when every rank has all of the iteration's."""
+        return self._transaction
+
+    def _vote(self) -> None:
         """Says that this rank has all averages of the iteration, and returns when all ranks have said so."""
         if self._transaction:
             self._session.barrier()
@@ -309,7 +315,7 @@ class Recovery:
             self._drop_partial(facts, slots)
             self._complete_averages(facts, slots)
             self._sum_beside(slots)
-            self.vote()
+            self._vote()
             iteration = self._receive()
         else:
             # Those that are behind get the state of before the newest iteration, too.
@@ -435,7 +441,7 @@ class Recovery:
             self._sum_again(slots, layout)
         # Those that were behind, and newcomers then, vote when they have had their part in it.
         if self.level or again:
-            self.vote()
+            self._vote()
         return again
 
     def _exchange_facts(
