@@ -207,7 +207,7 @@ Status Connection::SendHello(const AttachRequest& request, int channel_fd, int d
       status = StatusOf(answer.getRefusal());
       if (!status) return;
       const auto granted = answer.getGranted();
-      grant_ = {granted.getSessionId(), granted.getJobId(), granted.getEpoch(),
+      grant_ = {granted.getJobId(), granted.getEpoch(),
                 granted.getTimeoutMs()};
       wire.session = answer.getSession();
       if (grant_.timeout_ms != 0) {

@@ -49,6 +49,12 @@ void UnifiedQueue::RemoveJob(JobId job) {
   HR_CHECK(found != nullptr, job.value);
   for (const Entry& entry : found->entries) HR_CHECK(!entry.active(), job.value);
   std::erase_if(jobs_, [job](const auto& other) { return other->id == job; });
+  if (!jobs_.empty()) return;
+  for (const Lane& lane : lanes_) {
+    HR_CHECK(lane.waiting.empty() && lane.waiting_stages == 0, job.value, lane.waiting_stages);
+    HR_CHECK(lane.in_flight_stages == 0 && lane.in_flight_bytes == 0, job.value,
+             lane.in_flight_stages, lane.in_flight_bytes);
+  }
 }
 
 void UnifiedQueue::SetShare(JobId job, const JobShare& share, TimeNs now) {

@@ -153,7 +153,6 @@ class UnifiedQueue {
   std::span<const HeadWaits> ExplainHeads(std::uint8_t lane, TimeNs now);
 
   std::size_t Waiting(std::uint8_t lane) const { return lanes_[lane].waiting_stages; }
-  std::uint64_t InFlightBytes(std::uint8_t lane) const { return lanes_[lane].in_flight_bytes; }
 
  private:
   static constexpr std::size_t kClassesMax = kPriorityMax + 1;

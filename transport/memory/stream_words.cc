@@ -92,13 +92,6 @@ Result<WordMeans> WordMeansOf(const CudaDriver& driver, CuDevice device) {
   return described->stream_words ? WordMeans::kStream : WordMeans::kHostCall;
 }
 
-std::string_view WordMeansText(WordMeans means) {
-  return means == WordMeans::kStream
-             ? "the GPU writes and awaits words itself"
-             : "the GPU has no 64-bit word operations: a thread of the driver writes and awaits "
-               "words in its place";
-}
-
 StreamWords::StreamWords(HostRegistration registration, void* memory, std::size_t size,
                          WordMeans means)
     : driver_(*registration.get().driver),
