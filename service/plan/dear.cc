@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "service/plan/infinity.h"
 #include "service/plan/policies.h"
 
 namespace headrace::plan {
@@ -74,16 +73,9 @@ const PolicyTraits kDearTraits = {
 Draft Dear(const Workload& work, const Route& route, const DraftOptions& options) {
   const std::uint64_t given = options.settings.unit_bytes;
   if (given > 0) return DraftWith(work, route.halves, given);
-  Draft best;
-  double best_s = kInfinity;
-  for (const std::uint64_t size : kGroupSizes) {
-    Draft draft = DraftWith(work, route.halves, size);
-    const double seconds = MakeTimetable(work, route, draft).iteration_s;
-    if (seconds >= best_s) continue;
-    best_s = seconds;
-    best = std::move(draft);
-  }
-  return best;
+  FastestDraft fastest(work, route);
+  for (const std::uint64_t size : kGroupSizes) fastest.Offer(DraftWith(work, route.halves, size));
+  return std::move(fastest).Release();
 }
 
 }  // namespace headrace::plan

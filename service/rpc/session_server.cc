@@ -33,6 +33,15 @@ Tensor ReadTensor(schema::TensorSpec::Reader spec) {
           .order = spec.getOrder()};
 }
 
+template <typename Context>
+void AnswerSegment(Context& context, const Result<SegmentId>& id, std::string_view doing) {
+  if (id) {
+    context.getResults().setSegment(id->value);
+  } else {
+    Refuse(context.getResults().initRefusal(), id.error().Within(doing));
+  }
+}
+
 }  // namespace
 
 SessionServer::~SessionServer() {
@@ -77,11 +86,7 @@ kj::Promise<void> SessionServer::registerSegment(RegisterSegmentContext context)
       })
       .then([this, context](Result<SegmentId> id) mutable {
         EndSlow();
-        if (id) {
-          context.getResults().setSegment(id->value);
-        } else {
-          Refuse(context.getResults().initRefusal(), id.error().Within("register segment"));
-        }
+        AnswerSegment(context, id, "register segment");
       });
 }
 
@@ -136,11 +141,7 @@ kj::Promise<void> SessionServer::registerDeviceSegment(RegisterDeviceSegmentCont
       })
       .then([this, context](Result<SegmentId> id) mutable {
         EndSlow();
-        if (id) {
-          context.getResults().setSegment(id->value);
-        } else {
-          Refuse(context.getResults().initRefusal(), id.error().Within("register GPU memory"));
-        }
+        AnswerSegment(context, id, "register GPU memory");
       });
 }
 
