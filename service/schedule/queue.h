@@ -232,6 +232,7 @@ class UnifiedQueue {
   // A stage that waited in the line does not any more.
   void TookOut(Lane& lane, Entry& entry, Line& line);
   static void Activate(Lane& lane, Entry& entry);
+  static void Deactivate(Lane& lane, std::uint32_t priority);
 
   std::vector<Lane> lanes_;
   std::vector<std::unique_ptr<Job>> jobs_;  // by id; lanes point into them
