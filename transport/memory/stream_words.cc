@@ -113,6 +113,9 @@ Result<std::unique_ptr<StreamWords>> StreamWords::Pin(const PrimaryContext& cont
                                                       std::size_t size, WordMeans means) {
   auto registration = RegisterHostMemory(context, memory, size);
   if (!registration) return registration.error();
+  HR_CHECK(reinterpret_cast<std::uintptr_t>(memory) % sizeof(std::uint64_t) == 0 &&
+               size >= sizeof(std::uint64_t),
+           memory, size);
   std::unique_ptr<StreamWords> words(
       new StreamWords(std::move(*registration), memory, size, means));
   const CurrentContext current(words->driver_, words->context_);
