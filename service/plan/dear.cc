@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "ipc/base/check.h"
 #include "service/plan/policies.h"
 
 namespace headrace::plan {
@@ -41,6 +42,7 @@ std::vector<std::uint32_t> GroupsOf(const Workload& work, std::uint64_t size) {
     lowest.push_back(l);
     bytes = 0;
   }
+  HR_CHECK(!lowest.empty() && lowest.back() == 0, work.size());
   return lowest;
 }
 
@@ -48,6 +50,7 @@ void AppendGroup(const Workload& work, const std::vector<std::uint32_t>& lowest,
                  Collective kind, Draft& draft) {
   const auto size = static_cast<std::uint32_t>(work.size());
   const std::uint32_t end = group == 0 ? size : lowest[group - 1];
+  HR_CHECK(lowest[group] < end, group, lowest[group], end);
   draft.Open(kind);
   for (std::uint32_t l = lowest[group]; l < end; ++l) draft.Append(l, 0, work.bytes[l]);
 }
