@@ -230,7 +230,7 @@ struct SessionServer::Registration {
   capnp::List<schema::TensorSpec>::Reader specs;
   std::vector<Tensor> tensors;
   std::optional<TensorId> first;  // once they are numbered
-  std::uint32_t done = 0;         // of tensors: they are in the ledger, and dispatch has them
+  std::uint32_t done = 0;         // of tensors: they are accounted for, and dispatch has them
 };
 
 kj::Promise<void> SessionServer::registerTensors(RegisterTensorsContext context) {
