@@ -14,11 +14,14 @@ namespace {
 // exactly that long between its load and its sleep would miss the wake-up: it looks again.
 constexpr TimeNs kSleepMax = kSecond;
 
+static_assert(kErrorTextsMax <= 0xff, "CompletionWord::text_index has 8 bits, and one other value");
+
 }  // namespace
 
 bool CompletionWriter::End(std::uint64_t sequence, Code code, std::string_view text,
                            std::uint8_t source) {
   HR_CHECK(sequence > 0 && sequence <= kSequenceMax, sequence);
+  HR_CHECK(code == Code::kOk || source == 0, sequence, static_cast<int>(source));
   CompletionWord word{.sequence = sequence, .text_index = source, .code = code};
   if (code != Code::kOk) word.text_index = WriteText(sequence, text);
   std::atomic<std::uint64_t>& slot = layout_.words[sequence % kOperationsMax];

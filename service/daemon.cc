@@ -73,20 +73,6 @@ EventSink LogTo(std::shared_ptr<spdlog::logger> log) {
   };
 }
 
-// While it lives the board counts what the log drops.
-class DropCount {
- public:
-  DropCount(LogSink& sink, ipc::BoardSlot<ipc::LogRow>& row) : sink_(sink) {
-    sink_.CountDropsOn(&row);
-  }
-  ~DropCount() { sink_.CountDropsOn(nullptr); }
-  DropCount(const DropCount&) = delete;
-  DropCount& operator=(const DropCount&) = delete;
-
- private:
-  LogSink& sink_;
-};
-
 // The node's GPUs and what carries blocks between them; or, without them, why.
 struct GpuSet {
   std::string missing;  // empty: there are GPUs
@@ -409,6 +395,15 @@ struct Daemon::Parts {
     if (crosses_nodes) dispatch.SetCodecCosts(transport::MeasureCodecs());
   }
 
+  void LogRefusedReleases() const {
+    const std::uint64_t refused = gpus.gpus ? gpus.gpus->driver().releases_failed() : 0;
+    if (refused == 0) return;
+    log->warn(
+        "CUDA's driver refused {} releases of GPU memory, streams or mappings, as it does after a "
+        "GPU failed; they were held until this process ended",
+        refused);
+  }
+
   void AddGpuLane(const Config& config, std::vector<LanePort>& ports) {
     gpu_lane = std::make_unique<GpuLane>(static_cast<std::uint8_t>(ports.size()), gpus, dispatch);
     ports.push_back({.name = gpus.lane_name,
@@ -594,7 +589,9 @@ int Daemon::Run(Supervisor supervisor) {
                                                     *lane->rail.sleeper, parts_->spin_ns));
   }
 #endif
-  return parts_->rpc->Run(std::move(supervisor));
+  const int exit_code = parts_->rpc->Run(std::move(supervisor));
+  parts_->LogRefusedReleases();
+  return exit_code;
 }
 
 }  // namespace headrace::service

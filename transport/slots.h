@@ -52,6 +52,18 @@ class Slots {
     return slot.taken && slot.use == id / kSlotsMax ? &slot.record : nullptr;
   }
 
+  // That of an id whose use has not ended.
+  Record& At(std::uint32_t id) {
+    Record* const found = Find(id);
+    HR_CHECK(found != nullptr, id);
+    return *found;
+  }
+  const Record& At(std::uint32_t id) const {
+    const Record* const found = Find(id);
+    HR_CHECK(found != nullptr, id);
+    return *found;
+  }
+
   // Calls `see(id, record)` for each record in use; it may give that one back.
   template <typename See>
   void ForEach(See see) {

@@ -52,6 +52,7 @@ Result<std::uint64_t> Arrays::PostIn(const Staging::Allocation& span, const ipc:
   ipc::Record named = record;
   if (!use.parts.empty()) {
     const std::size_t table = TableOffset(use);
+    HR_CHECK(table + use.parts.size() * sizeof(ipc::PartRow) <= span.size, table, span.size);
     std::memcpy(span.data + table, use.parts.data(), use.parts.size() * sizeof(ipc::PartRow));
     named.flags |= ipc::kRecordHasParts;
     named.parts = span.segment;

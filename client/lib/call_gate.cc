@@ -1,5 +1,7 @@
 #include "client/lib/call_gate.h"
 
+#include "ipc/base/check.h"
+
 namespace headrace::client {
 
 bool CallGate::Enter() {
@@ -16,7 +18,9 @@ void CallGate::EnterWhenOpen() {
 }
 
 void CallGate::Leave() {
-  if (state_.fetch_sub(1) == (kClosed | 1)) state_.notify_all();
+  const std::uint32_t before = state_.fetch_sub(1);
+  HR_CHECK((before & ~kClosed) > 0, before);
+  if (before == (kClosed | 1)) state_.notify_all();
 }
 
 void CallGate::Close() {

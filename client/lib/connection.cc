@@ -57,6 +57,15 @@ void Fill(const DeviceHandle& handle, schema::DeviceHandle::Builder fields) {
   fields.setLegacy({handle.legacy.data(), handle.legacy.size()});
 }
 
+// Both references live until the answer is there.
+template <typename Call>
+kj::Promise<void> SendRegistration(Call& call, std::uint32_t& segment, Status& status) {
+  return call.send().then([&segment, &status](auto&& answer) {
+    segment = answer.getSegment();
+    status = StatusOf(answer.getRefusal());
+  });
+}
+
 // Ends a call before anything is sent.
 kj::Promise<void> Refuse(Status& status, const Error& error) {
   status = error;
@@ -207,8 +216,7 @@ Status Connection::SendHello(const AttachRequest& request, int channel_fd, int d
       status = StatusOf(answer.getRefusal());
       if (!status) return;
       const auto granted = answer.getGranted();
-      grant_ = {granted.getSessionId(), granted.getJobId(), granted.getEpoch(),
-                granted.getTimeoutMs()};
+      grant_ = {granted.getJobId(), granted.getEpoch(), granted.getTimeoutMs()};
       wire.session = answer.getSession();
       if (grant_.timeout_ms != 0) {
         loop_->WatchOperations(wire, grant_.timeout_ms * kMillisecond);
@@ -233,10 +241,7 @@ Result<std::uint32_t> Connection::RegisterSegment(int fd, std::size_t size) {
         auto call = wire.session->registerSegmentRequest();
         call.setMemory(std::move(memory).value());
         call.setSize(size);
-        return call.send().then([&segment, &status](auto&& answer) {
-          segment = answer.getSegment();
-          status = StatusOf(answer.getRefusal());
-        });
+        return SendRegistration(call, segment, status);
       },
       ConnectionLoop::Patience::kWhileMapping);
   if (!called) return called.error();
@@ -258,10 +263,7 @@ Result<std::uint32_t> Connection::RegisterDeviceSegment(const DeviceHandle& hand
           if (!piece) return Refuse(status, piece.error());
           list.set(i, std::move(piece).value());
         }
-        return call.send().then([&segment, &status](auto&& answer) {
-          segment = answer.getSegment();
-          status = StatusOf(answer.getRefusal());
-        });
+        return SendRegistration(call, segment, status);
       },
       ConnectionLoop::Patience::kWhileMapping);
   if (!called) return called.error();

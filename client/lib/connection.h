@@ -47,7 +47,6 @@ struct AttachRequest {
 
 // What the service answered.
 struct Grant {
-  std::uint64_t session_id = 0;
   std::uint32_t job_id = 0;
   std::uint32_t epoch = 0;
   std::uint32_t timeout_ms = 0;  // of operations that name none

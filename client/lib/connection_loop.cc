@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "client/lib/loss.h"
+#include "ipc/base/check.h"
 #include "ipc/base/foreign_text.h"
 
 namespace headrace::client {
@@ -78,6 +79,7 @@ Status ConnectionLoop::Call(std::string_view doing, Start start, Patience patien
 
 void ConnectionLoop::Finish(Pending& pending, Status status) {
   std::lock_guard lock(mutex_);
+  HR_CHECK(!pending.status.has_value());  // each call ends once
   pending.status = std::move(status);
   ended_.notify_all();  // under the lock: `pending` is gone as soon as its owner sees the status
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ipc/base/check.h"
 #include "ipc/records.h"
 
 namespace headrace::client {
@@ -16,6 +17,7 @@ void Add(std::uint64_t& total, TimeNs more) {
 
 void LayoutTimes::Pause(TimeNs now) {
   if (!running_) return;
+  HR_CHECK(*running_ < parts_.size(), *running_, parts_.size());
   Add(parts_[*running_].forward_ns, now - since_ns_);
   running_.reset();
 }

@@ -63,6 +63,7 @@ Result<std::uint64_t> Operations::PostWhenReady(ipc::Record record, ReadySignal&
 
 std::uint64_t Operations::Publish(std::unique_lock<std::mutex>& lock, const ipc::Record& record) {
   const std::uint64_t sequence = writer_.next_sequence();
+  HR_CHECK(!promising_ && !loss_, sequence);
   if (sequence > ipc::kOperationsMax) KeepFailureOf(sequence - ipc::kOperationsMax);
   const bool service_sleeps = writer_.Write(record);
   const std::uint64_t operation = before_ + sequence;
@@ -257,6 +258,7 @@ void Operations::Renew(ipc::ChannelLayout& channel, int doorbell_fd) {
   std::lock_guard lock(mutex_);
   if (!loss_) KeepFailures();
   before_ += writer_.next_sequence() - 1;
+  HR_CHECK(posted() == before_, posted(), before_);
   ended_before_ = 1;
   writer_ = ipc::RingWriter(channel);
   reader_ = ipc::CompletionReader(channel);

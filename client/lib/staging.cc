@@ -64,6 +64,7 @@ Status Staging::Grow(std::size_t size) {
   const std::size_t length = std::bit_ceil(std::max(size, kSegmentSizeMin));
   Result<ipc::SealedMemory> memory = ipc::CreateSealedMemory("headrace-staging", length);
   if (!memory) return memory.error();
+  HR_CHECK(memory->mapping.size() == length && length >= size, length, size);
   if (Status status = ipc::Populate(*memory); !status) return status.error();
   Result<std::uint32_t> id = control_.RegisterSegment(memory->fd.get(), length);
   if (!id) return id.error().Within("staging memory");
@@ -77,6 +78,7 @@ void Staging::Free(const Allocation& span) {
   const auto mine = [&span](const Segment& segment) { return segment.id == span.segment; };
   const auto segment = std::find_if(segments_.begin(), segments_.end(), mine);
   HR_CHECK(segment != segments_.end(), span.segment);
+  HR_CHECK(span.data == segment->memory.mapping.data() + span.offset, span.segment, span.offset);
   segment->spans.Free(span.offset, span.size);
 }
 

@@ -92,6 +92,7 @@ void Mapping::UnmapEnd(std::size_t size) {
   HR_CHECK(size % kPage == 0, size, bytes_.size());
   const std::size_t rest = bytes_.size() - std::min(size, bytes_.size());
   if (rest == 0) return Unmap();
+  HR_CHECK(rest % kPage == 0, rest, size);  // else the kernel would unmap nothing
   ::munmap(bytes_.data() + rest, bytes_.size() - rest);
   bytes_ = bytes_.first(rest);
 }

@@ -8,6 +8,7 @@
 #include "ipc/base/check.h"
 #include "ipc/board_layout.h"
 #include "service/session/session.h"
+#include "service/session/start_text.h"
 #include "transport/transport.h"
 
 namespace headrace::service {
@@ -16,8 +17,6 @@ namespace {
 constexpr std::size_t kRanksNamedMax = 8;
 // This part of all rows is for root and the service's own user.
 constexpr std::size_t kRowsKeptDivisor = 8;
-
-const char* DescribeStart(bool goes_on) { return goes_on ? "goes on" : "begins"; }
 
 }  // namespace
 

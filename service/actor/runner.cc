@@ -20,6 +20,7 @@ constexpr unsigned long kTimerSlackNs = 2000;
 Runner::Runner(std::string name, std::vector<Actor*> actors, Sleeper& sleeper, TimeNs spin_ns)
     : actors_(std::move(actors)), sleeper_(sleeper), spin_ns_(spin_ns) {
   HR_CHECK(!actors_.empty() && spin_ns_ >= 0, name, spin_ns_);
+  HR_CHECK(std::ranges::find(actors_, nullptr) == actors_.end(), name, actors_.size());
   thread_ = std::jthread([this](const std::stop_token& stop) { Loop(stop); });
   pthread_setname_np(thread_.native_handle(), name.substr(0, 15).c_str());
 }

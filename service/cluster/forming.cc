@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "ipc/base/check.h"
+
 namespace headrace::service {
 namespace {
 
@@ -28,6 +30,7 @@ std::vector<std::uint32_t> Forming::PopOverdue(TimeNs now) {
     if (now >= end_ns) overdue.push_back(job);
   }
   for (const std::uint32_t job : overdue) ends_.erase(job);
+  HR_CHECK(NextDeadline() > now, now, overdue.size());
   return overdue;
 }
 

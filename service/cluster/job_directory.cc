@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "ipc/base/check.h"
 #include "service/cluster/fair_drop.h"
 
 namespace headrace::service {
@@ -66,6 +67,7 @@ void JobDirectory::Note(const JobKey& job, JobPlaces places) {
   if (known != nullptr && (*known == places || IsNewer(*known, places))) return;
   Forget(job);
   if (known_.size() == kPlacedJobsMax) ForgetOne();
+  HR_CHECK(known_.size() < kPlacedJobsMax, known_.size());
   known_.push_back({.job = job, .places = std::move(places)});
   ++changes_;
 }

@@ -21,6 +21,7 @@ KnownMembers::Job& KnownMembers::Remember(const JobKey& key,
                                           const std::function<bool(const JobKey&)>& is_needed) {
   if (Job* known = Find(key); known != nullptr) return *known;
   if (jobs_.size() == kJobsRememberedMax) ForgetOne(is_needed);
+  HR_CHECK(jobs_.size() < kJobsRememberedMax, jobs_.size());
   jobs_.push_back({.key = key, .members = {}});
   return jobs_.back();
 }
@@ -61,6 +62,7 @@ void KnownMembers::Note(Job& job, std::uint32_t number, Member member) {
     job.members.erase(first);
   }
   job.members.insert_or_assign(number, std::move(member));
+  HR_CHECK(job.members.size() <= kMembersRememberedMax, number, job.members.size());
 }
 
 }  // namespace headrace::service

@@ -18,6 +18,7 @@ namespace {
 Error Wrong(std::string text) { return Error(Code::kInvalidArgument, std::move(text)); }
 
 Status CheckOverlaps(const Layout& layout) {
+  HR_CHECK(!layout.tensors.empty());
   std::vector<std::size_t> order(layout.tensors.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::sort(order.begin(), order.end(), [&layout](std::size_t one, std::size_t other) {
@@ -43,6 +44,7 @@ Status CheckOverlaps(const Layout& layout) {
 }  // namespace
 
 std::string DescribeTensor(const Layout& layout, std::size_t index) {
+  HR_CHECK(index < layout.tensors.size(), index, layout.tensors.size());
   const std::string& name = layout.tensors[index].name;
   return name.empty() ? fmt::format("tensor {}", index)
                       : fmt::format("tensor {} ({})", index, name);

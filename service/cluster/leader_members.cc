@@ -5,14 +5,9 @@
 #include <algorithm>
 
 #include "ipc/base/check.h"
+#include "service/session/start_text.h"
 
 namespace headrace::service {
-namespace {
-
-const char* DescribeStart(bool goes_on) { return goes_on ? "goes on" : "begins"; }
-
-}  // namespace
-
 // A job that has begun takes nobody in. While it ends, its next epoch may gather.
 Result<LedJobs::JobNumber> LeaderMembers::Place(const JoinJob& join, TimeNs now) {
   std::size_t own = 0;  // jobs of that user

@@ -156,6 +156,8 @@ void Planning::SetCodec(const CodecChoice& choice) {
 // By what ranks and people said so far; empty: nothing is encoded. Sums cross encoded between nodes
 // with ranks only. Before it is known how long everything takes, nothing is left to a plan.
 std::vector<CodecChoice> Planning::WantedCodecs() const {
+  HR_CHECK(layout_ != nullptr && keeps_codec_.size() >= layout_->tensors.size(), options_.job,
+           keeps_codec_.size());
   const bool possible = options_.shape.crosses_nodes() && options_.shape.servers_count == 0;
   if (!possible || iterations_before_ + latest_iteration_ < layout_->compress_after) return {};
   std::vector<CodecChoice> choices;
@@ -273,6 +275,7 @@ void Planning::Note(Code code, std::string text) {
 }
 
 void Planning::Offer(std::shared_ptr<const plan::Plan> plan) {
+  HR_CHECK(phase_ == Phase::kNone && plan != nullptr, options_.job, static_cast<int>(phase_));
   if (Status covers = CheckPlan(*plan, *layout_, options_.shape.halves); !covers) {
     return Fail(Code::kInternal, covers.error().text());
   }
@@ -313,6 +316,7 @@ void Planning::OnPlanAck(std::size_t node, std::uint32_t version, std::uint64_t 
 void Planning::SwitchIfAcked() {
   HR_CHECK(phase_ == Phase::kOffered && offered_ != nullptr, options_.job,
            static_cast<int>(phase_));
+  HR_CHECK(offered_->version == versions_, options_.job, offered_->version, versions_);
   std::uint64_t latest = 0;
   for (const Node& node : nodes_) {
     if (!node.answered) return;

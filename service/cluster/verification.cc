@@ -26,6 +26,7 @@ std::optional<std::string> Verification::Compare(std::size_t place, const BlockH
   std::optional<std::uint64_t>& hash = open.hashes[place];
   if (hash) return {};
   hash = hashed.hash;
+  HR_CHECK(open.reported < names_.size(), open.reported, names_.size());
   if (++open.reported < names_.size()) {
     HR_CHECK(open_.size() <= kOpenMax + 1, open_.size());
     // Numbers grow: the lowest is the oldest.

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "ipc/base/check.h"
+
 namespace headrace::service {
 namespace {
 
@@ -112,6 +114,7 @@ kj::Promise<void> HttpConnection::request(kj::HttpMethod method, kj::StringPtr u
 }
 
 kj::Promise<void> HttpConnection::Send(HttpPage page, Response& response) {
+  HR_CHECK(page.body != nullptr, page.status);
   kj::HttpHeaders headers(table_);
   headers.set(kj::HttpHeaderId::CONTENT_TYPE, kj::str(std::string(page.content_type).c_str()));
   headers.add("Cache-Control"_kj, "no-store"_kj);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "ipc/base/check.h"
 #include "ipc/base/clock.h"
 #include "ipc/board.h"
 #include "service/http/http_assets.h"
@@ -48,6 +49,7 @@ HttpPage Site::Fresh(Made& made, const Make& make) {
   if (made.page.body == nullptr || now - made.at_ns >= kFreshNs) {
     made = {.at_ns = now, .page = make()};
   }
+  HR_CHECK(made.page.body != nullptr, made.page.status);
   return made.page;
 }
 

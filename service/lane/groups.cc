@@ -71,6 +71,7 @@ void Groups::Send(const SendNotices& message) {
   std::vector<std::byte> bytes;
   for (const SendNotice& notice : message.notices) {
     const std::vector<std::byte> next = Encode(notice);
+    HR_CHECK(next.size() <= transport::kNoticeBytesMax, notice.send, next.size());
     if (bytes.size() + next.size() > transport::kNoticeBytesMax) {
       transport_.SendNotice(message.job.value, message.node, std::exchange(bytes, {}));
     }

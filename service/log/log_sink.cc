@@ -14,6 +14,8 @@
 #include <string>
 #include <utility>
 
+#include "ipc/base/check.h"
+
 namespace headrace::service {
 
 struct LogSink::Queue {
@@ -79,6 +81,7 @@ LogSink::LogSink(int fd, const Options& options)
         text = DropNotice(lost);
       }
       text += queue->lines.front();
+      HR_CHECK(queue->bytes >= queue->lines.front().size(), queue->bytes);
       queue->bytes -= queue->lines.front().size();
       queue->lines.pop_front();
       lock.unlock();
@@ -131,10 +134,12 @@ void LogSink::sink_it_(const spdlog::details::log_msg& message) {
   const std::lock_guard lock(queue_->mutex);
   std::uint64_t lost = 0;
   while (!queue_->lines.empty() && queue_->bytes + line.size() > options_.bytes_max) {
+    HR_CHECK(queue_->bytes >= queue_->lines.front().size(), queue_->bytes);
     queue_->bytes -= queue_->lines.front().size();
     queue_->lines.pop_front();
     ++lost;
   }
+  HR_CHECK(queue_->lines.empty() == (queue_->bytes == 0), queue_->lines.size(), queue_->bytes);
   if (lost != 0) queue_->CountDrop(lost);
   queue_->bytes += line.size();
   queue_->lines.push_back(std::move(line));

@@ -52,4 +52,18 @@ class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
   std::thread thread_;
 };
 
+// While it lives the board counts what the log drops.
+class DropCount {
+ public:
+  DropCount(LogSink& sink, ipc::BoardSlot<ipc::LogRow>& row) : sink_(sink) {
+    sink_.CountDropsOn(&row);
+  }
+  ~DropCount() { sink_.CountDropsOn(nullptr); }
+  DropCount(const DropCount&) = delete;
+  DropCount& operator=(const DropCount&) = delete;
+
+ private:
+  LogSink& sink_;
+};
+
 }  // namespace headrace::service

@@ -237,6 +237,8 @@ bool Mapper::DoSlice(MakeScratch& work, TimeNs /*now*/) {
 
 void Mapper::FillScratch(const MakeScratch& message, ScratchMade& made) const {
   const std::uint64_t bytes = message.place_bytes * message.places_count;
+  HR_CHECK(bytes > 0 && bytes / message.places_count == message.place_bytes, message.job.value,
+           message.place_bytes, message.places_count);
   if (message.gpu != transport::kHost) {
     made.memory = ScratchMemory::OnGpu(*gpus_, message.gpu, bytes);
     if (made.memory) return;

@@ -68,19 +68,16 @@ const PolicyTraits kAutoTraits = {
 // Without recorded iterations the best is `exact`, which no policy of whole blocks beats on one set
 // of times; one that takes all-reduces apart can, by startups.
 Draft Auto(const Workload& work, const Route& route, const DraftOptions& options) {
-  Draft best = Exact(work, route, options);
-  if (!route.halves) return best;
-  double best_s = MakeTimetable(work, route, best).iteration_s;
+  Draft exact = Exact(work, route, options);
+  if (!route.halves) return exact;
+  FastestDraft fastest(work, route);
+  fastest.Offer(std::move(exact));
   for (const Policy policy : kPolicies) {
     const PolicyTraits& traits = TraitsOf(policy);
     if (traits.from_others || !traits.halves) continue;
-    Draft draft = MakeDraft(policy, work, route, options);
-    const double seconds = MakeTimetable(work, route, draft).iteration_s;
-    if (seconds >= best_s) continue;
-    best_s = seconds;
-    best = std::move(draft);
+    fastest.Offer(MakeDraft(policy, work, route, options));
   }
-  return best;
+  return std::move(fastest).Release();
 }
 
 std::string Describe(const PlanCandidate& candidate) {

@@ -9,7 +9,6 @@
 
 #include "ipc/base/check.h"
 #include "service/plan/bytescheduler.h"
-#include "service/plan/infinity.h"
 #include "service/plan/policies.h"
 #include "service/plan/ready_set.h"
 
@@ -72,21 +71,16 @@ const PolicyTraits kByteSchedulerFusedTraits = {
     .barrier = false, .sizes_by_cost = true, .halves = false, .from_others = false};
 
 Draft ByteSchedulerFused(const Workload& work, const Route& route, const DraftOptions& options) {
-  Draft best;
-  double best_s = kInfinity;
+  FastestDraft fastest(work, route);
   const std::uint32_t given = options.settings.credits;
   const std::span<const std::uint32_t> credits =
       given > 0 ? std::span(&given, 1) : std::span(kCreditsTried);
   for (const std::uint64_t size : PartitionSizes(work, options.settings.unit_bytes)) {
     for (const std::uint64_t count : credits) {
-      Draft draft = Dispatch(work, route, {size, count * size});
-      const double seconds = MakeTimetable(work, route, draft).iteration_s;
-      if (seconds >= best_s) continue;
-      best_s = seconds;
-      best = std::move(draft);
+      fastest.Offer(Dispatch(work, route, {size, count * size}));
     }
   }
-  return best;
+  return std::move(fastest).Release();
 }
 
 }  // namespace headrace::plan

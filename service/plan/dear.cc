@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "service/plan/infinity.h"
+#include "ipc/base/check.h"
 #include "service/plan/policies.h"
 
 namespace headrace::plan {
@@ -42,6 +42,7 @@ std::vector<std::uint32_t> GroupsOf(const Workload& work, std::uint64_t size) {
     lowest.push_back(l);
     bytes = 0;
   }
+  HR_CHECK(!lowest.empty() && lowest.back() == 0, work.size());
   return lowest;
 }
 
@@ -49,6 +50,7 @@ void AppendGroup(const Workload& work, const std::vector<std::uint32_t>& lowest,
                  Collective kind, Draft& draft) {
   const auto size = static_cast<std::uint32_t>(work.size());
   const std::uint32_t end = group == 0 ? size : lowest[group - 1];
+  HR_CHECK(lowest[group] < end, group, lowest[group], end);
   draft.Open(kind);
   for (std::uint32_t l = lowest[group]; l < end; ++l) draft.Append(l, 0, work.bytes[l]);
 }
@@ -74,16 +76,9 @@ const PolicyTraits kDearTraits = {
 Draft Dear(const Workload& work, const Route& route, const DraftOptions& options) {
   const std::uint64_t given = options.settings.unit_bytes;
   if (given > 0) return DraftWith(work, route.halves, given);
-  Draft best;
-  double best_s = kInfinity;
-  for (const std::uint64_t size : kGroupSizes) {
-    Draft draft = DraftWith(work, route.halves, size);
-    const double seconds = MakeTimetable(work, route, draft).iteration_s;
-    if (seconds >= best_s) continue;
-    best_s = seconds;
-    best = std::move(draft);
-  }
-  return best;
+  FastestDraft fastest(work, route);
+  for (const std::uint64_t size : kGroupSizes) fastest.Offer(DraftWith(work, route.halves, size));
+  return std::move(fastest).Release();
 }
 
 }  // namespace headrace::plan

@@ -163,4 +163,16 @@ Timetable MakeTimetable(const Workload& work, const Route& route, const Draft& d
   return Clerk(work, route, draft).Fill();
 }
 
+void FastestDraft::Offer(Draft draft) {
+  const double seconds = MakeTimetable(work_, route_, draft).iteration_s;
+  if (seconds >= best_s_) return;
+  best_s_ = seconds;
+  best_ = std::move(draft);
+}
+
+Draft FastestDraft::Release() && {
+  HR_CHECK(best_s_ < std::numeric_limits<double>::infinity(), work_.size());
+  return std::move(best_);
+}
+
 }  // namespace headrace::plan

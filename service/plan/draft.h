@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -52,5 +53,22 @@ struct Timetable {
 };
 
 Timetable MakeTimetable(const Workload& work, const Route& route, const Draft& draft);
+
+// Keeps the fastest of several drafts; of equally fast ones the first.
+class FastestDraft {
+ public:
+  // Both must outlive this.
+  FastestDraft(const Workload& work, const Route& route) : work_(work), route_(route) {}
+
+  void Offer(Draft draft);
+  // At least one was offered.
+  Draft Release() &&;
+
+ private:
+  const Workload& work_;
+  const Route& route_;
+  Draft best_;
+  double best_s_ = std::numeric_limits<double>::infinity();
+};
 
 }  // namespace headrace::plan

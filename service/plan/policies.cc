@@ -14,8 +14,8 @@ namespace {
 // As many in a block, on average, that it pays to make the draft again for larger startups.
 constexpr double kSeveralCodecs = 1.25;
 
-Draft MakePlainDraft(Policy policy, const Workload& work, const Route& route,
-                     const DraftOptions& options) {
+Draft CallPolicy(Policy policy, const Workload& work, const Route& route,
+                 const DraftOptions& options) {
   switch (policy) {
 #define HEADRACE_POLICY(number, function, name) \
   case Policy::k##function:                     \
@@ -25,6 +25,22 @@ Draft MakePlainDraft(Policy policy, const Workload& work, const Route& route,
   }
   HR_CHECK(false, static_cast<int>(policy));
   return {};
+}
+
+// An all-gather carries again what its reduce-scatter did.
+std::uint64_t BytesCarried(const Draft& draft) {
+  std::uint64_t bytes = 0;
+  for (const DraftBlock& block : draft.blocks) {
+    if (block.kind != Collective::kAllGather) bytes += block.bytes;
+  }
+  return bytes;
+}
+
+Draft MakePlainDraft(Policy policy, const Workload& work, const Route& route,
+                     const DraftOptions& options) {
+  Draft draft = CallPolicy(policy, work, route, options);
+  HR_CHECK(BytesCarried(draft) == work.total_bytes(), Name(policy), BytesCarried(draft));
+  return draft;
 }
 
 std::size_t CodecsCount(const Workload& work, std::span<const Part> parts) {

@@ -20,8 +20,6 @@ class Random {
 
   // In [0, 1), from the upper 53 bits.
   double Unit() { return static_cast<double>(Next() >> 11) * 0x1p-53; }
-  // In [0, count).
-  std::uint64_t Below(std::uint64_t count) { return Next() % count; }
 
  private:
   std::uint64_t state_;

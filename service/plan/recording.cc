@@ -32,6 +32,7 @@ Status CheckIteration(const RecordedIteration& each, const std::string& name, st
 }
 
 double Quantile(std::vector<float>& values, double q) {
+  HR_CHECK(!values.empty() && q >= 0 && q <= 1, values.size(), q);
   const double place = q * static_cast<double>(values.size() - 1);
   const auto at = values.begin() + static_cast<std::ptrdiff_t>(std::floor(place + 0.5));
   std::nth_element(values.begin(), at, values.end());

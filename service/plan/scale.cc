@@ -38,6 +38,7 @@ PiecewiseCost HalfRing(const Level& level) {
 
 PiecewiseCost Halving(const Level& level) {
   const auto count = static_cast<std::uint32_t>(level.count);
+  HR_CHECK(count >= 1, level.count);
   const double power = std::bit_floor(count);
   const double folds = std::has_single_bit(count) ? 0 : 2;
   const double steps = 2.0 * (std::bit_width(count) - 1);

@@ -38,7 +38,6 @@ class World {
         occupied_(route.lanes.size(), false),
         busy_s_(route.lanes.size(), 0),
         ready_s_(plan.blocks.size(), -1),
-        begin_s_(plan.blocks.size(), -1),
         end_s_(plan.blocks.size(), 0) {}
 
   void Run() {
@@ -63,7 +62,6 @@ class World {
 
   const std::vector<double>& busy_s() const { return busy_s_; }
   const std::vector<double>& end_s() const { return end_s_; }
-  double WaitOf(std::size_t block) const { return begin_s_[block] - ready_s_[block]; }
   std::vector<Span> ReleaseSpans() { return std::move(spans_); }
 
  private:
@@ -148,7 +146,6 @@ class World {
       ++begun_;
       if (block.kind == Collective::kReduceScatter) ++scatters_open_;
     }
-    if (begin_s_[chosen.block] < 0 && passes) begin_s_[chosen.block] = now;
     coming_.push({end_s, chosen.block, static_cast<std::int32_t>(chosen.stage)});
   }
 
@@ -160,7 +157,6 @@ class World {
   std::vector<bool> occupied_;
   std::vector<double> busy_s_;
   std::vector<double> ready_s_;  // per block; -1 while a gradient is missing
-  std::vector<double> begin_s_;  // -1 before the first stage that it passes
   std::vector<double> end_s_;
   std::vector<Span> spans_;
   std::size_t admitted_ = 0;  // blocks that wait for the first stage or are past it
@@ -225,9 +221,6 @@ Result<Simulation> Simulate(const Profile& profile, const Route& route, const Pl
   for (const double busy_s : world.busy_s()) {
     const double share = simulation.iteration_s > 0 ? busy_s / simulation.iteration_s : 0;
     simulation.lanes.push_back({busy_s, share});
-  }
-  for (std::size_t block = 0; block < plan.blocks.size(); ++block) {
-    simulation.waits_s.push_back(world.WaitOf(block));
   }
   simulation.spans = world.ReleaseSpans();
   return simulation;

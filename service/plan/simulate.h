@@ -36,13 +36,12 @@ struct LaneUse {
 
 struct Simulation {
   double iteration_s = 0;
-  double lower_bound_s = 0;       // of the iteration as it went, jitter included
-  double excess = 0;              // iteration_s / lower_bound_s - 1
-  double forward_wait_s = 0;      // time the forward pass stood still for communication
-  std::vector<LaneUse> lanes;     // as in Route::lanes
-  std::vector<double> waits_s;    // per block: from its last gradient ready to its first stage
-  std::vector<Span> spans;        // what ran where, by begin
-  std::vector<double> release_s;  // per tensor, as it went
+  double lower_bound_s = 0;             // of the iteration as it went, jitter included
+  double excess = 0;                    // iteration_s / lower_bound_s - 1
+  double forward_wait_s = 0;            // time the forward pass stood still for communication
+  std::vector<LaneUse> lanes;           // as in Route::lanes
+  std::vector<Span> spans;              // what ran where, by begin
+  std::vector<double> release_s;        // per tensor, as it went
   std::vector<double> forward_begin_s;  // per tensor, as it went
   std::vector<double> forward_end_s;
 };

@@ -54,6 +54,7 @@ class Pass {
   // Phase 2; tensor 0 must be all that is not yet released. Returns the iteration time.
   double Finish(const Workload& work, const PiecewiseCost& line, std::vector<double>& first_s,
                 Draft* draft) {
+    HR_CHECK(next_ == 1, next_);
     now_ = std::max(now_, work.release_s[0]);
     for (std::uint32_t l = 0; l < work.size(); ++l) {
       const std::uint64_t rest = rest_[l];
@@ -154,6 +155,7 @@ std::vector<std::uint64_t> UnitSizes(const Workload& work) {
     const double elements = std::ceil(real / static_cast<double>(work.element_bytes));
     sizes.push_back(static_cast<std::uint64_t>(elements) * work.element_bytes);
   }
+  HR_CHECK(sizes.back() >= largest, sizes.back(), largest);
   // The largest of equally good sizes is taken, as it makes the fewest blocks.
   std::reverse(sizes.begin(), sizes.end());
   return sizes;
@@ -240,6 +242,7 @@ UsByteTuning TuneUsByte(const Workload& work, const Route& route) {
     best_s = seconds;
     best = std::move(tuning);
   }
+  HR_CHECK(best.unit_bytes > 0 && best.priorities.size() == work.size(), best.unit_bytes);
   return best;
 }
 

@@ -33,6 +33,15 @@ Tensor ReadTensor(schema::TensorSpec::Reader spec) {
           .order = spec.getOrder()};
 }
 
+template <typename Context>
+void AnswerSegment(Context& context, const Result<SegmentId>& id, std::string_view doing) {
+  if (id) {
+    context.getResults().setSegment(id->value);
+  } else {
+    Refuse(context.getResults().initRefusal(), id.error().Within(doing));
+  }
+}
+
 }  // namespace
 
 SessionServer::~SessionServer() {
@@ -77,11 +86,7 @@ kj::Promise<void> SessionServer::registerSegment(RegisterSegmentContext context)
       })
       .then([this, context](Result<SegmentId> id) mutable {
         EndSlow();
-        if (id) {
-          context.getResults().setSegment(id->value);
-        } else {
-          Refuse(context.getResults().initRefusal(), id.error().Within("register segment"));
-        }
+        AnswerSegment(context, id, "register segment");
       });
 }
 
@@ -136,11 +141,7 @@ kj::Promise<void> SessionServer::registerDeviceSegment(RegisterDeviceSegmentCont
       })
       .then([this, context](Result<SegmentId> id) mutable {
         EndSlow();
-        if (id) {
-          context.getResults().setSegment(id->value);
-        } else {
-          Refuse(context.getResults().initRefusal(), id.error().Within("register GPU memory"));
-        }
+        AnswerSegment(context, id, "register GPU memory");
       });
 }
 
@@ -229,7 +230,7 @@ struct SessionServer::Registration {
   capnp::List<schema::TensorSpec>::Reader specs;
   std::vector<Tensor> tensors;
   std::optional<TensorId> first;  // once they are numbered
-  std::uint32_t done = 0;         // of tensors: they are in the ledger, and dispatch has them
+  std::uint32_t done = 0;         // of tensors: they are accounted for, and dispatch has them
 };
 
 kj::Promise<void> SessionServer::registerTensors(RegisterTensorsContext context) {

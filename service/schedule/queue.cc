@@ -49,6 +49,12 @@ void UnifiedQueue::RemoveJob(JobId job) {
   HR_CHECK(found != nullptr, job.value);
   for (const Entry& entry : found->entries) HR_CHECK(!entry.active(), job.value);
   std::erase_if(jobs_, [job](const auto& other) { return other->id == job; });
+  if (!jobs_.empty()) return;
+  for (const Lane& lane : lanes_) {
+    HR_CHECK(lane.waiting.empty() && lane.waiting_stages == 0, job.value, lane.waiting_stages);
+    HR_CHECK(lane.in_flight_stages == 0 && lane.in_flight_bytes == 0, job.value,
+             lane.in_flight_stages, lane.in_flight_bytes);
+  }
 }
 
 void UnifiedQueue::SetShare(JobId job, const JobShare& share, TimeNs now) {
@@ -65,7 +71,7 @@ void UnifiedQueue::SetShare(JobId job, const JobShare& share, TimeNs now) {
     // What it has had in one class says nothing in another.
     entry.served = 0;
     if (!entry.active()) continue;
-    --lanes_[i].clocks[before].active;
+    Deactivate(lanes_[i], before);
     Activate(lanes_[i], entry);
   }
 }
@@ -82,6 +88,7 @@ void UnifiedQueue::SetPlannedInFlightMax(JobId job, std::uint64_t stages_max) {
 }
 
 Wait UnifiedQueue::Push(const QueuedStage& stage) {
+  HR_CHECK(stage.lane < lanes_.size(), stage.token, static_cast<int>(stage.lane));
   Lane& lane = lanes_[stage.lane];
   Entry& entry = EntryOf(stage);
   Line& line = entry.lines[static_cast<std::size_t>(stage.traffic_class)];
@@ -124,7 +131,13 @@ void UnifiedQueue::Activate(Lane& lane, Entry& entry) {
   clock.latest = std::max(clock.latest, entry.served);
 }
 
+void UnifiedQueue::Deactivate(Lane& lane, std::uint32_t priority) {
+  HR_CHECK(lane.clocks[priority].active > 0, priority);
+  --lane.clocks[priority].active;
+}
+
 std::optional<QueuedStage> UnifiedQueue::Pick(std::uint8_t lane_index, TimeNs now) {
+  HR_CHECK(lane_index < lanes_.size(), static_cast<int>(lane_index), lanes_.size());
   Lane& lane = lanes_[lane_index];
   lane.next_time = kNever;
   if (lane.waiting.empty()) return std::nullopt;
@@ -140,6 +153,8 @@ std::optional<QueuedStage> UnifiedQueue::Pick(std::uint8_t lane_index, TimeNs no
   TookOut(lane, entry, line);
   line.in_flight_bytes += stage.bytes;
   ++line.in_flight_stages;
+  HR_CHECK(line.in_flight_stages <= line.in_flight_max, stage.token, line.in_flight_stages,
+           line.in_flight_max);
   lane.in_flight_bytes += stage.bytes;
   ++lane.in_flight_stages;
   entry.passed_over_ns = kNever;
@@ -157,11 +172,13 @@ void UnifiedQueue::Return(const QueuedStage& stage) {
   Line& line = entry.lines[static_cast<std::size_t>(stage.traffic_class)];
   HR_CHECK(line.in_flight_stages > 0 && line.in_flight_bytes >= stage.bytes, stage.job.value,
            stage.token);
+  HR_CHECK(lane.in_flight_stages > 0 && lane.in_flight_bytes >= stage.bytes, stage.token,
+           lane.in_flight_stages, lane.in_flight_bytes);
   line.in_flight_bytes -= stage.bytes;
   --line.in_flight_stages;
   lane.in_flight_bytes -= stage.bytes;
   --lane.in_flight_stages;
-  if (!entry.active()) --lane.clocks[entry.priority].active;
+  if (!entry.active()) Deactivate(lane, entry.priority);
 }
 
 bool UnifiedQueue::Remove(const QueuedStage& stage) {
@@ -176,11 +193,13 @@ bool UnifiedQueue::Remove(const QueuedStage& stage) {
   if (found == line.waiting.end()) return false;
   line.waiting.erase(found);
   TookOut(lane, entry, line);
-  if (!entry.active()) --lane.clocks[entry.priority].active;
+  if (!entry.active()) Deactivate(lane, entry.priority);
   return true;
 }
 
 void UnifiedQueue::TookOut(Lane& lane, Entry& entry, Line& line) {
+  HR_CHECK(lane.waiting_stages > 0 && lane.waiting[entry.waiting_place] == &entry, entry.job.value,
+           lane.waiting_stages, entry.waiting_place);
   --lane.waiting_stages;
   if (!line.waiting.empty()) NumberHead(line);
   if (entry.waits()) return;

@@ -153,7 +153,6 @@ class UnifiedQueue {
   std::span<const HeadWaits> ExplainHeads(std::uint8_t lane, TimeNs now);
 
   std::size_t Waiting(std::uint8_t lane) const { return lanes_[lane].waiting_stages; }
-  std::uint64_t InFlightBytes(std::uint8_t lane) const { return lanes_[lane].in_flight_bytes; }
 
  private:
   static constexpr std::size_t kClassesMax = kPriorityMax + 1;
@@ -233,6 +232,7 @@ class UnifiedQueue {
   // A stage that waited in the line does not any more.
   void TookOut(Lane& lane, Entry& entry, Line& line);
   static void Activate(Lane& lane, Entry& entry);
+  static void Deactivate(Lane& lane, std::uint32_t priority);
 
   std::vector<Lane> lanes_;
   std::vector<std::unique_ptr<Job>> jobs_;  // by id; lanes point into them

@@ -35,6 +35,7 @@ Status CheckMembership(const Membership& membership) {
 
 std::uint32_t Quorum::FirstNew(std::uint32_t generation) {
   static_assert(kApplicantsFrom == kEpochMax);
+  static_assert(std::uint64_t{kEpochMax} * transport::kMembersMax <= UINT64_MAX / 2);
   const std::uint64_t first = std::uint64_t{generation} * transport::kMembersMax;
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(first, kEpochMax));
 }

@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "ipc/base/check.h"
+
 namespace headrace::service {
 
 Result<ScratchMemory> ScratchMemory::OnHost(const transport::Gpus& gpus, std::size_t size) {
@@ -26,8 +28,10 @@ Result<ScratchMemory> ScratchMemory::OnGpu(const transport::Gpus& gpus, transpor
     }
     others.push_back(each.ordinal);
   }
+  HR_CHECK(others.size() + 1 == gpus.count(), device, others.size(), gpus.count());
   Result<transport::DeviceArena> arena = transport::DeviceArena::Allocate(driver, device, size);
   if (!arena) return arena.error();
+  HR_CHECK(arena->size() >= size, arena->size(), size);
   const Status allowed = transport::AllowAccess(driver, arena->address(), arena->size(), others);
   if (!allowed) return allowed.error();
   return ScratchMemory(std::move(arena).value());

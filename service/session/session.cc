@@ -31,7 +31,12 @@ SegmentMemory Session::RemoveSegment(SegmentId id) {
 
 std::vector<SegmentMemory> Session::RemoveSegments() {
   std::vector<SegmentMemory> memory;
-  for (auto& [id, segment] : segments_) memory.push_back(std::move(segment));
+  std::uint64_t bytes = 0;
+  for (auto& [id, segment] : segments_) {
+    bytes += segment.size();
+    memory.push_back(std::move(segment));
+  }
+  HR_CHECK(bytes == segment_bytes_, identity_.id.value, bytes, segment_bytes_);
   segments_.clear();
   segment_bytes_ = 0;
   return memory;
@@ -67,8 +72,13 @@ void Session::AddTensors(TensorId first, std::vector<Tensor> tensors) {
   HR_CHECK(first.value + tensors.size() <= kTensorsMax, first.value, tensors.size());
   const std::size_t end = first.value + tensors.size();
   if (tensors_.size() < end) tensors_.resize(end);
-  tensors_count_ += tensors.size();
-  std::move(tensors.begin(), tensors.end(), tensors_.begin() + first.value);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    HR_CHECK(tensors[i].count > 0, first.value, i);  // 0 marks a number as free
+    Tensor& place = tensors_[first.value + i];
+    if (place.count == 0) ++tensors_count_;
+    place = std::move(tensors[i]);
+  }
+  HR_CHECK(tensors_count_ <= tensors_.size(), tensors_count_, tensors_.size());
 }
 
 void Session::RemoveTensors(TensorId first, std::uint32_t count) {
@@ -104,6 +114,7 @@ std::uint64_t EndOf(const Layout& layout) {
 // same time gets an error and not a crash.
 Status Session::SetLayout(TensorId first, std::shared_ptr<const Layout> layout,
                           std::uint64_t residuals) {
+  HR_CHECK(layout != nullptr, identity_.id.value, first.value);
   if (layout->tensors.empty()) return Error(Code::kInvalidArgument, "the layout has no tensors");
   const Tensor* const tensor = FindTensor(first);
   const std::span<std::byte> memory =

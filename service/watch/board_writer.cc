@@ -15,6 +15,22 @@ std::vector<std::uint16_t> AllRows(std::size_t count) {
   return rows;
 }
 
+template <typename Row, std::size_t kRows>
+void WriteIn(ipc::BoardSlot<Row> (&table)[kRows], std::uint16_t row, const Row& value) {
+  if (row == kNoRow) return;
+  HR_CHECK(row < kRows, row, kRows);
+  ipc::WriteRow(table[row], value);
+}
+
+template <typename Row, std::size_t kRows>
+void FreeIn(ipc::BoardSlot<Row> (&table)[kRows], std::uint16_t row,
+            std::vector<std::uint16_t>& free) {
+  if (row == kNoRow) return;
+  HR_CHECK(free.size() < kRows, row, free.size());
+  WriteIn(table, row, Row{});
+  free.push_back(row);
+}
+
 }  // namespace
 
 BoardWriter::BoardWriter(ipc::BoardLayout& layout)
@@ -29,14 +45,9 @@ BoardWriter::BoardWriter(ipc::BoardLayout& layout)
 std::uint16_t BoardWriter::ClaimRow(std::vector<std::uint16_t>& free) {
   if (free.empty()) return kNoRow;
   const std::uint16_t row = free.back();
+  HR_CHECK(row != kNoRow, free.size());
   free.pop_back();
   return row;
-}
-
-void BoardWriter::FreeRow(std::vector<std::uint16_t>& free, std::uint16_t row,
-                          std::size_t rows_max) {
-  HR_CHECK(row < rows_max && free.size() < rows_max, row, free.size());
-  free.push_back(row);
 }
 
 std::uint16_t BoardWriter::ClaimQueueRow() {
@@ -46,27 +57,27 @@ std::uint16_t BoardWriter::ClaimQueueRow() {
 }
 
 void BoardWriter::Write(std::uint16_t row, const ipc::JobRow& job) {
-  if (row != kNoRow) ipc::WriteRow(layout_.jobs[row], job);
+  WriteIn(layout_.jobs, row, job);
 }
 
 void BoardWriter::Write(std::uint16_t row, const ipc::RankRow& rank) {
-  if (row != kNoRow) ipc::WriteRow(layout_.ranks[row], rank);
+  WriteIn(layout_.ranks, row, rank);
 }
 
 void BoardWriter::Write(std::uint16_t row, const ipc::QueueRow& stage) {
-  if (row != kNoRow) ipc::WriteRow(layout_.queue[row], stage);
+  WriteIn(layout_.queue, row, stage);
 }
 
 void BoardWriter::Write(std::uint16_t row, const ipc::PlanRow& plan) {
-  if (row != kNoRow) ipc::WriteRow(layout_.plans[row], plan);
+  WriteIn(layout_.plans, row, plan);
 }
 
 void BoardWriter::Write(std::uint16_t row, const ipc::PlanBlockRow& block) {
-  if (row != kNoRow) ipc::WriteRow(layout_.plan_blocks[row], block);
+  WriteIn(layout_.plan_blocks, row, block);
 }
 
 void BoardWriter::Write(std::uint16_t row, const ipc::ShareRow& share) {
-  if (row != kNoRow) ipc::WriteRow(layout_.shares[row], share);
+  WriteIn(layout_.shares, row, share);
 }
 
 void BoardWriter::WriteLane(std::uint8_t lane, const ipc::LaneRow& row) {
@@ -74,41 +85,19 @@ void BoardWriter::WriteLane(std::uint8_t lane, const ipc::LaneRow& row) {
   ipc::WriteRow(layout_.lanes[lane], row);
 }
 
-void BoardWriter::FreeJobRow(std::uint16_t row) {
-  if (row == kNoRow) return;
-  ipc::WriteRow(layout_.jobs[row], ipc::JobRow{});
-  FreeRow(free_jobs_, row, ipc::kJobRowsMax);
-}
+void BoardWriter::FreeJobRow(std::uint16_t row) { FreeIn(layout_.jobs, row, free_jobs_); }
 
-void BoardWriter::FreeRankRow(std::uint16_t row) {
-  if (row == kNoRow) return;
-  ipc::WriteRow(layout_.ranks[row], ipc::RankRow{});
-  FreeRow(free_ranks_, row, ipc::kRankRowsMax);
-}
+void BoardWriter::FreeRankRow(std::uint16_t row) { FreeIn(layout_.ranks, row, free_ranks_); }
 
-void BoardWriter::FreeQueueRow(std::uint16_t row) {
-  if (row == kNoRow) return;
-  ipc::WriteRow(layout_.queue[row], ipc::QueueRow{});
-  FreeRow(free_queue_, row, ipc::kQueueRowsMax);
-}
+void BoardWriter::FreeQueueRow(std::uint16_t row) { FreeIn(layout_.queue, row, free_queue_); }
 
-void BoardWriter::FreePlanRow(std::uint16_t row) {
-  if (row == kNoRow) return;
-  ipc::WriteRow(layout_.plans[row], ipc::PlanRow{});
-  FreeRow(free_plans_, row, ipc::kPlanRowsMax);
-}
+void BoardWriter::FreePlanRow(std::uint16_t row) { FreeIn(layout_.plans, row, free_plans_); }
 
 void BoardWriter::FreePlanBlockRow(std::uint16_t row) {
-  if (row == kNoRow) return;
-  ipc::WriteRow(layout_.plan_blocks[row], ipc::PlanBlockRow{});
-  FreeRow(free_plan_blocks_, row, ipc::kPlanBlockRowsMax);
+  FreeIn(layout_.plan_blocks, row, free_plan_blocks_);
 }
 
-void BoardWriter::FreeShareRow(std::uint16_t row) {
-  if (row == kNoRow) return;
-  ipc::WriteRow(layout_.shares[row], ipc::ShareRow{});
-  FreeRow(free_shares_, row, ipc::kShareRowsMax);
-}
+void BoardWriter::FreeShareRow(std::uint16_t row) { FreeIn(layout_.shares, row, free_shares_); }
 
 void BoardWriter::ClearFlight(std::uint16_t place, const ipc::FlightJobRow& former) {
   HR_CHECK(place < ipc::kFlightJobsMax, place);

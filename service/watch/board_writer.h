@@ -62,8 +62,6 @@ class BoardWriter {
 
  private:
   static std::uint16_t ClaimRow(std::vector<std::uint16_t>& free);
-  // Frees a row of a table of so many rows.
-  static void FreeRow(std::vector<std::uint16_t>& free, std::uint16_t row, std::size_t rows_max);
 
   ipc::BoardLayout& layout_;
   ipc::CountersRow published_{};

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "ipc/base/check.h"
+
 namespace headrace::service {
 namespace {
 
@@ -16,6 +18,7 @@ bool EventLimits::Allow(std::uint32_t uid, bool is_failure, TimeNs now) {
   Key key{uid, is_failure};
   if (windows_.size() >= kEventUidsMax && !windows_.contains(key)) key.first = kOtherUids;
   Window& window = windows_[key];
+  HR_CHECK(windows_.size() <= kEventUidsMax + 2, windows_.size());  // those of the other uids, too
   if (window.end_ns == 0) window.end_ns = now + kEventsWindow;
   if (window.allowance.TryAcquire(now)) return true;
   ++window.left_out;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "ipc/base/check.h"
 #include "service/watch/utf8.h"
 
 namespace headrace::service {
@@ -29,6 +30,8 @@ MetricValue MetricValue::Seconds(TimeNs ns) {
   constexpr auto kUnit = static_cast<std::uint64_t>(kSecond);
   std::string text = fmt::format("{}{}.{:09d}", ns < 0 ? "-" : "", size / kUnit, size % kUnit);
   text.erase(text.find_last_not_of('0') + 1);
+  HR_CHECK(text.find('.') != std::string::npos,
+           text);  // so a dot is what is left of a whole number
   if (text.back() == '.') text.pop_back();
   return MetricValue(std::move(text));
 }
@@ -56,12 +59,14 @@ std::string EscapeLabel(std::string_view value) {
 }
 
 void MetricsText::Family(std::string_view name, MetricType type, std::string_view help) {
+  HR_CHECK(!name.empty() && help.find('\n') == std::string_view::npos, name, help);
   family_ = name;
   text_ += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, TypeName(type));
 }
 
 void MetricsText::Sample(std::initializer_list<MetricLabel> labels, const MetricValue& value,
                          std::string_view suffix) {
+  HR_CHECK(!family_.empty() && !value.text().empty(), family_, suffix);
   text_ += family_;
   text_ += suffix;
   char separator = '{';

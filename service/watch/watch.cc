@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "ipc/base/check.h"
 #include "service/plan/planner.h"
 
 namespace headrace::service {
@@ -56,6 +57,7 @@ bool Watch::DoWork(TimeNs now) {
 
 // Peers asks for one plan a job at a time. Nothing of the job moves before its first one is there.
 void Watch::Handle(MakePlan message) {
+  HR_CHECK(message.version >= 1, message.token);
   if (message.version > 1) {
     replans_.push_back(std::move(message));
     return;
@@ -66,6 +68,7 @@ void Watch::Handle(MakePlan message) {
 bool Watch::Replan(TimeNs now) {
   // This turn follows the last one as soon as that plan was made.
   if (const auto begun_ns = std::exchange(replan_begun_ns_, std::nullopt)) {
+    HR_CHECK(now >= *begun_ns, now, *begun_ns);
     replan_from_ns_ = now + (kReplanningShare - 1) * (now - *begun_ns);
   }
   if (replans_.empty() || now < replan_from_ns_) return false;

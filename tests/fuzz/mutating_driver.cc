@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "service/plan/random.h"
+#include "tests/support/below.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size);
 
@@ -25,26 +25,26 @@ void RunInput(const std::string& text) {
 
 // One change at a random place: a byte, a cut, a piece copied from elsewhere.
 void Mutate(std::string& text, const std::string& other, Random& random) {
-  const std::size_t at = random.Below(text.size() + 1);
-  switch (random.Below(6)) {
+  const std::size_t at = Below(random, text.size() + 1);
+  switch (Below(random, 6)) {
     case 0:
-      if (at < text.size()) text[at] = static_cast<char>(random.Below(256));
+      if (at < text.size()) text[at] = static_cast<char>(Below(random, 256));
       break;
     case 1:
       text.resize(at);
       break;
     case 2:
-      text.insert(at, 1, "0123456789-.eE{}[]\",: \n"[random.Below(23)]);
+      text.insert(at, 1, "0123456789-.eE{}[]\",: \n"[Below(random, 23)]);
       break;
     case 3:
-      text.erase(at, random.Below(8));
+      text.erase(at, Below(random, 8));
       break;
     case 4:
-      if (at < text.size()) text[at] = static_cast<char>(text[at] ^ (1 << random.Below(8)));
+      if (at < text.size()) text[at] = static_cast<char>(text[at] ^ (1 << Below(random, 8)));
       break;
     default: {
-      const std::size_t from = random.Below(other.size() + 1);
-      text.insert(at, other.substr(from, random.Below(64)));
+      const std::size_t from = Below(random, other.size() + 1);
+      text.insert(at, other.substr(from, Below(random, 64)));
     }
   }
 }
@@ -73,9 +73,9 @@ int main(int argc, char** argv) {
   std::fflush(stdout);
   Random random(std::strtoull(argv[3], nullptr, 10));
   for (long run = 0; run < mutations; ++run) {
-    std::string text = corpus[random.Below(corpus.size())];
-    const std::string& other = corpus[random.Below(corpus.size())];
-    for (std::uint64_t change = 0; change <= random.Below(4); ++change) {
+    std::string text = corpus[Below(random, corpus.size())];
+    const std::string& other = corpus[Below(random, corpus.size())];
+    for (std::uint64_t change = 0; change <= Below(random, 4); ++change) {
       Mutate(text, other, random);
     }
     RunInput(text);

@@ -24,6 +24,7 @@
 #include "ipc/base/fd.h"
 #include "tests/gpu/figures.h"
 #include "tests/support/cuda_double/cuda_double.h"
+#include "tests/support/device_memory.h"
 #include "transport/memory/device_arena.h"
 #include "transport/memory/gpus.h"
 #include "transport/memory/pinned_memory.h"

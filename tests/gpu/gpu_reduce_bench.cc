@@ -11,6 +11,7 @@
 #include "ipc/base/check.h"
 #include "ipc/base/clock.h"
 #include "tests/gpu/figures.h"
+#include "tests/support/device_memory.h"
 #include "transport/memory/gpus.h"
 #include "transport/nvlink/nvlink_transport.h"
 

@@ -24,6 +24,7 @@
 #include "ipc/base/fd.h"
 #include "tests/gpu/figures.h"
 #include "tests/gpu/nccl_in_node.h"
+#include "tests/support/device_memory.h"
 #include "transport/exchange/exchange.h"
 #include "transport/nccl/nccl_network.h"
 #include "transport/ucx/ucx_wire.h"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ipc/base/fd.h"
+#include "tests/support/device_memory.h"
 #include "transport/nccl/nccl_transport.h"
 
 namespace headrace::gpu {

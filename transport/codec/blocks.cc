@@ -1,6 +1,8 @@
 // The kernels of all codecs, compiled once for every SIMD target.
 #include "transport/codec/blocks.h"
 
+#include "ipc/base/check.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "transport/codec/blocks.cc"
 #include "hwy/foreach_target.h"
@@ -173,8 +175,29 @@ namespace headrace::transport {
 HWY_EXPORT(EncodeHere);
 HWY_EXPORT(DecodeHere);
 
-void EncodeBlocks(const EncodeCall& call) { HWY_DYNAMIC_DISPATCH(EncodeHere)(call); }
-void DecodeBlocks(const DecodeCall& call) { HWY_DYNAMIC_DISPATCH(DecodeHere)(call); }
+namespace {
+
+// Kept elements have a byte each for their place in the block.
+void CheckCodec(const Codec& codec) {
+  HR_CHECK(Loses(codec), static_cast<int>(codec.kind));
+  const bool keeps = codec.kind == Codec::kTopK || codec.kind == Codec::kRandomK;
+  HR_CHECK(!keeps || (codec.parameter >= 1 && codec.parameter <= kCodecBlock), codec.parameter);
+}
+
+}  // namespace
+
+void EncodeBlocks(const EncodeCall& call) {
+  CheckCodec(call.codec);
+  HR_CHECK(call.residual != nullptr, call.blocks_count);
+  HR_CHECK(call.last_count >= 1 && call.last_count <= kCodecBlock, call.last_count);
+  HWY_DYNAMIC_DISPATCH(EncodeHere)(call);
+}
+
+void DecodeBlocks(const DecodeCall& call) {
+  CheckCodec(call.codec);
+  HR_CHECK(call.inputs_count >= 1 && call.divisor >= 1, call.inputs_count, call.divisor);
+  HWY_DYNAMIC_DISPATCH(DecodeHere)(call);
+}
 
 }  // namespace headrace::transport
 #endif

@@ -1,5 +1,6 @@
 #include "transport/codec/lossless.h"
 
+#include "ipc/base/check.h"
 #include "transport/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -217,10 +218,16 @@ HWY_EXPORT(EncodeBlocksLossless);
 HWY_EXPORT(DecodeBlocksLossless);
 
 void EncodeLossless(const float* values, std::uint64_t count, LosslessWriter& to) {
+  // Only the last call may have had part of a block.
+  HR_CHECK(to.count % kCodecBlock == 0, to.count, count);
+  HR_CHECK(!to.fits || to.size <= to.size_max, to.size, to.size_max);
   HWY_DYNAMIC_DISPATCH(EncodeBlocksLossless)(values, count, to);
+  HR_CHECK(!to.fits || to.size <= to.size_max, to.size, to.size_max);
 }
 void DecodeLossless(LosslessReader& from, std::uint64_t count, float* out) {
+  const std::size_t before = from.in.size();
   HWY_DYNAMIC_DISPATCH(DecodeBlocksLossless)(from, count, out);
+  HR_CHECK(from.in.size() <= before, from.in.size(), before);
 }
 
 }  // namespace headrace::transport

@@ -37,12 +37,10 @@ Result<CudaDevice> DescribeDevice(const CudaDriver& driver, int ordinal) {
   device.capability_major = attribute(CuDeviceAttribute::kComputeCapabilityMajor);
   device.capability_minor = attribute(CuDeviceAttribute::kComputeCapabilityMinor);
   device.multiprocessors_count = attribute(CuDeviceAttribute::kMultiprocessorCount);
-  device.copy_engines_count = attribute(CuDeviceAttribute::kAsyncEngineCount);
   device.virtual_memory = attribute(CuDeviceAttribute::kVirtualMemorySupported) != 0;
   device.posix_fds = attribute(CuDeviceAttribute::kPosixFdSupported) != 0;
   device.stream_words = attribute(CuDeviceAttribute::kCanUse64BitStreamMemOps) != 0;
   device.rdma = attribute(CuDeviceAttribute::kRdmaWithVmmSupported) != 0;
-  device.host_memory = attribute(CuDeviceAttribute::kHostRegisterSupported) != 0;
   if (first_failure != CuResult::kSuccess) return driver.Failed(first_failure, doing);
 
   // Younger than the oldest driver we take, which answers that it knows no such attribute.

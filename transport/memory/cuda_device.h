@@ -19,11 +19,9 @@ struct CudaDevice {
   int capability_major = 0;  // 9.0 is Hopper
   int capability_minor = 0;
   int multiprocessors_count = 0;
-  int copy_engines_count = 0;
   bool virtual_memory = false;  // cuMemCreate and addresses of our own
   bool posix_fds = false;       // such memory can be exported as a file descriptor
   bool stream_words = false;    // streams write and await 64-bit words
-  bool host_memory = false;     // host memory can be pinned
   bool rdma = false;            // network cards can read and write memory of cuMemCreate
   bool multicast = false;
   bool mps = false;  // processes share the GPU at the same time

@@ -69,12 +69,6 @@ Result<VmmMapping> MapMemory(const VmmMemory& memory, CuAddress address, std::si
   return VmmMapping(AddressRange{&driver, address, size});
 }
 
-Result<DeviceMemory> AllocateDeviceMemory(const PrimaryContext& context, std::size_t size) {
-  return MakeIn<DeviceMemory, CuAddress>(
-      context, "allocate GPU memory",
-      [size](const CudaFunctions& call, CuAddress& made) { return call.mem_alloc(&made, size); });
-}
-
 Result<LegacyMapping> OpenLegacyHandle(const PrimaryContext& context, const CuIpcHandle& handle) {
   return MakeIn<LegacyMapping, CuAddress>(
       context, "open a CUDA IPC handle", [&](const CudaFunctions& call, CuAddress& made) {

@@ -99,7 +99,6 @@ struct InContextTraits {
   }
 };
 
-using DeviceMemory = UniqueHandle<InContextTraits<CuAddress, &CudaFunctions::mem_free>>;
 using LegacyMapping =
     UniqueHandle<InContextTraits<CuAddress, &CudaFunctions::ipc_close_mem_handle>>;
 using HostRegistration = UniqueHandle<InContextTraits<void*, &CudaFunctions::mem_host_unregister>>;
@@ -107,8 +106,6 @@ using CudaStream = UniqueHandle<InContextTraits<CuStream, &CudaFunctions::stream
 using CudaEvent = UniqueHandle<InContextTraits<CuEvent, &CudaFunctions::event_destroy>>;
 using CudaModule = UniqueHandle<InContextTraits<CuModule, &CudaFunctions::module_unload>>;
 
-// cuMemAlloc: memory that only legacy handles can share.
-Result<DeviceMemory> AllocateDeviceMemory(const PrimaryContext& context, std::size_t size);
 // Maps another process's memory where the driver likes.
 Result<LegacyMapping> OpenLegacyHandle(const PrimaryContext& context, const CuIpcHandle& handle);
 // Pins host memory (page aligned) and gives it an address on every GPU.

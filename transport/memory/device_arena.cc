@@ -80,6 +80,7 @@ Result<DeviceArena> DeviceArena::Allocate(const CudaDriver& driver, CuDevice dev
   arena.mapping_ = std::move(*mapping);
   const CuDevice own[] = {device};
   if (auto done = AllowAccess(driver, arena.address(), rounded, own); !done) return done.error();
+  HR_CHECK(arena.size() == rounded && rounded >= size, arena.size(), rounded, size);
   return arena;
 }
 

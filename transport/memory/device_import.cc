@@ -150,6 +150,8 @@ Status DeviceImport::MapPieces(const CudaDriver& driver, const DeviceHandle& han
                              handle.piece_size, device_, *granularity));
   }
   const std::uint64_t size = handle.piece_size * fds.size();
+  HR_CHECK(handle.offset < size && handle.size <= size - handle.offset, handle.offset, handle.size,
+           size);
   auto reservation = ReserveAddresses(driver, size);
   if (!reservation) return reservation.error();
   reservation_ = std::move(*reservation);

@@ -7,6 +7,7 @@ namespace headrace::transport {
 bool MemoryGate::TryBeginCollective() {
   std::uint32_t state = state_.load();
   while (state < kCaller) {
+    HR_CHECK(state + 1 < kCaller, state);
     if (state_.compare_exchange_weak(state, state + 1)) return true;
   }
   return false;
@@ -21,6 +22,7 @@ void MemoryGate::EndCollective() {
 bool MemoryGate::TryBeginCalls() {
   std::uint32_t state = state_.load();
   while (state == 0 || state >= kCaller) {
+    HR_CHECK(state % kCaller == 0 && state < UINT32_MAX - kCaller, state);
     if (state_.compare_exchange_weak(state, state + kCaller)) return true;
   }
   return false;
@@ -48,6 +50,7 @@ void MemoryGate::Caller::End() {
   alone_ = false;
   const std::uint32_t before = gate_.state_.fetch_sub(kCaller);
   HR_CHECK(before >= kCaller, before);
+  HR_CHECK(before % kCaller == 0, before);  // no collective began meanwhile
 }
 
 }  // namespace headrace::transport

@@ -63,6 +63,7 @@ void Multicast::Drop(CuAddress address) {
     if (state != State::kBound && state != State::kRefused) continue;
     const auto end = binding.bases.begin() + binding.count;
     if (std::find(binding.bases.begin(), end, address) == end) continue;
+    HR_CHECK(binding.made.has_value() == (state == State::kBound), address);
     binding.made.reset();
     binding.state.store(State::kFree, std::memory_order_release);
   }
@@ -107,7 +108,8 @@ void Multicast::RequestBinding(std::span<std::byte* const> members,
                                std::span<const std::int8_t> devices, std::uint64_t size) {
   for (Binding& binding : bindings_) {
     if (binding.state.load(std::memory_order_acquire) != State::kFree) continue;
-    HR_CHECK(members.size() <= binding.bases.size(), members.size());
+    HR_CHECK(members.size() >= 2 && members.size() <= binding.bases.size(), members.size());
+    HR_CHECK(devices.size() == members.size(), devices.size(), members.size());
     binding.count = static_cast<std::uint32_t>(members.size());
     for (std::size_t i = 0; i < members.size(); ++i) {
       binding.devices[i] = devices[i];
@@ -140,6 +142,8 @@ void Multicast::Serve(const std::stop_token& stop) {
 
 // From the members' addresses to the memory that they are in, and that bound.
 void Multicast::Resolve(Binding& binding) {
+  const State state = binding.state.load(std::memory_order_acquire);
+  HR_CHECK(state == State::kRequested && !binding.made, static_cast<std::uint32_t>(state));
   std::uint64_t piece_size = 0;
   std::uint64_t least = UINT64_MAX;
   Status done;

@@ -46,6 +46,7 @@ Result<PinnedMemory> PinnedMemory::Allocate(const Gpus& gpus, std::size_t size) 
     return within(Error(Code::kUnavailable,
                         "the GPUs of this machine have no addresses in common: set gpu = off"));
   }
+  HR_CHECK(pinned.size() >= size && pinned.size() % kPageSize == 0, pinned.size(), size);
   return pinned;
 }
 

@@ -92,13 +92,6 @@ Result<WordMeans> WordMeansOf(const CudaDriver& driver, CuDevice device) {
   return described->stream_words ? WordMeans::kStream : WordMeans::kHostCall;
 }
 
-std::string_view WordMeansText(WordMeans means) {
-  return means == WordMeans::kStream
-             ? "the GPU writes and awaits words itself"
-             : "the GPU has no 64-bit word operations: a thread of the driver writes and awaits "
-               "words in its place";
-}
-
 StreamWords::StreamWords(HostRegistration registration, void* memory, std::size_t size,
                          WordMeans means)
     : driver_(*registration.get().driver),
@@ -120,6 +113,9 @@ Result<std::unique_ptr<StreamWords>> StreamWords::Pin(const PrimaryContext& cont
                                                       std::size_t size, WordMeans means) {
   auto registration = RegisterHostMemory(context, memory, size);
   if (!registration) return registration.error();
+  HR_CHECK(reinterpret_cast<std::uintptr_t>(memory) % sizeof(std::uint64_t) == 0 &&
+               size >= sizeof(std::uint64_t),
+           memory, size);
   std::unique_ptr<StreamWords> words(
       new StreamWords(std::move(*registration), memory, size, means));
   const CurrentContext current(words->driver_, words->context_);

@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string_view>
 
 #include "ipc/base/result.h"
 #include "transport/memory/cuda_handles.h"
@@ -21,9 +20,8 @@ enum class WordMeans : std::uint8_t {
   kStream,    // the GPU itself writes and polls: cuStreamWriteValue64, cuStreamWaitValue64
   kHostCall,  // a thread of the driver does, called in stream order: slower, but everywhere
 };
-// What `device` can do, and for people, why: "the GPU writes and awaits words itself".
+// What `device` can do.
 Result<WordMeans> WordMeansOf(const CudaDriver& driver, CuDevice device);
-std::string_view WordMeansText(WordMeans means);
 
 // Writes and waits of one StreamWords that host calls have not yet carried out. More are refused
 // with kBusy. So are those of a second stream: a driver may make host calls one at a time, and a

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "ipc/base/check.h"
+
 namespace headrace::transport {
 namespace {
 
@@ -27,6 +29,7 @@ Result<NcclGroup*> NcclCommunicatorCache::GroupFor(const Transfer& transfer, Tim
   // The queue has fewer pieces under way than there are groups, and uses the oldest no more.
   if (known_.size() == options_.groups_max)
     Retire(std::ranges::min_element(known_, {}, &Known::used));
+  HR_CHECK(known_.size() < options_.groups_max, known_.size(), options_.groups_max);
   known_.push_back({.devices = wanted_, .group = Form(wanted_), .begun_ns = now, .used = ++uses_});
   return nullptr;
 }
@@ -55,6 +58,7 @@ std::unique_ptr<NcclGroup> NcclCommunicatorCache::Form(const std::vector<std::in
   std::vector<NcclLocalRank> local_ranks;
   for (const std::int8_t device : devices) {
     const auto ordinal = static_cast<std::uint32_t>(device);
+    HR_CHECK(ordinal < streams_.size(), ordinal, streams_.size());
     local_ranks.push_back({.context = &gpus_.context(device),
                            .stream = streams_[ordinal].get().thing,
                            .rank = static_cast<std::uint32_t>(local_ranks.size()),

@@ -46,7 +46,8 @@ void NcclLauncher::State::Run() {
     NcclLaunch& launch = launches[next % kLaunchesMax];
     const bool goes_on = Carry(launch);
     if (!goes_on) return;
-    launch.rank->launches.fetch_sub(1, std::memory_order_release);
+    const std::uint32_t before = launch.rank->launches.fetch_sub(1, std::memory_order_release);
+    HR_CHECK(before > 0, next);
     launch.rank.reset();
     done.store(++next, std::memory_order_release);
   }
@@ -115,6 +116,7 @@ std::uint32_t NcclLauncher::Post() {
   State& state = *state_;
   const std::uint32_t number = state.posted.load();
   NcclLaunch& launch = state.launches[number % kLaunchesMax];
+  HR_CHECK(launch.rank != nullptr, number);
   if (!has_thread_) BeginLaunch(launch);
   launch.rank->launches.fetch_add(1);
   state.posted.store(number + 1, std::memory_order_release);
@@ -124,6 +126,7 @@ std::uint32_t NcclLauncher::Post() {
 
 bool NcclLauncher::IsDone(std::uint32_t number) {
   State& state = *state_;
+  HR_CHECK(static_cast<std::int32_t>(state.posted.load() - number) > 0, number);
   // They end in order.
   const std::uint32_t done = state.done.load(std::memory_order_acquire);
   if (static_cast<std::int32_t>(done - number) > 0) return true;
@@ -131,7 +134,8 @@ bool NcclLauncher::IsDone(std::uint32_t number) {
   NcclLaunch& launch = state.launches[number % kLaunchesMax];
   if (!IsLaunched(launch)) return false;
   MarkLaunch(launch);
-  launch.rank->launches.fetch_sub(1);
+  const std::uint32_t before = launch.rank->launches.fetch_sub(1);
+  HR_CHECK(before > 0, number);
   launch.rank.reset();
   state.done = number + 1;
   return true;
@@ -142,6 +146,8 @@ bool NcclLauncher::IsMarked(std::uint32_t number) {
 }
 
 const Status& NcclLauncher::StatusOf(std::uint32_t number) const {
+  const std::uint32_t done = state_->done.load(std::memory_order_acquire);
+  HR_CHECK(static_cast<std::int32_t>(done - number) > 0, number, done);
   return state_->launches[number % kLaunchesMax].status;
 }
 

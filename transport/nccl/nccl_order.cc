@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "ipc/base/check.h"
+
 namespace headrace::transport {
 
 Result<std::unique_ptr<NcclOrder>> NcclOrder::Make(const NcclRail& rail, std::uint32_t self,
@@ -22,6 +24,7 @@ Result<std::unique_ptr<NcclOrder>> NcclOrder::Make(const NcclRail& rail, std::ui
 
 void NcclOrder::Add(const Transfer& transfer, std::optional<Error> error) {
   if (!error && error_) error = error_;
+  HR_CHECK(last_ - first_ < traffic_due_.size(), first_, last_);
   traffic_due_[last_++ % traffic_due_.size()] = TrafficOf(transfer);
   queue_->Add(transfer, std::move(error));
 }
@@ -43,6 +46,7 @@ bool NcclOrder::Step(TimeNs now, std::vector<Completion>& completions) {
   const bool open = queue_->Step(now, completions);
   // The queue ends them in the order in which they were added.
   for (std::size_t i = before; i < completions.size(); ++i) {
+    HR_CHECK(first_ != last_, completions[i].token);
     const NcclTraffic& traffic = traffic_due_[first_++ % traffic_due_.size()];
     if (completions[i].code != Code::kOk) continue;
     traffic_.sent += traffic.sent;
@@ -80,6 +84,7 @@ PostResult NcclOrder::ExchangeId(const Transfer& transfer, TimeNs now) {
                         .group = transfer.group,
                         .position = transfer.position,
                         .members_count = nodes_count_};
+  HR_CHECK(self_ < nodes_count_, self_, nodes_count_);
   introduction.members[self_] = reinterpret_cast<std::byte*>(id_.bytes.data());
   if (rail_.host.Post(introduction, now) == PostResult::kBusy) return PostResult::kBusy;
   begun_ = true;

@@ -174,6 +174,7 @@ Result<bool> NcclQueue::IsLaunched(Piece& piece) {
 void NcclQueue::FollowPieces(TimeNs now) {
   while (piece_first_ != piece_last_ && PieceAt(piece_first_).recorded) {
     Piece& piece = PieceAt(piece_first_);
+    HR_CHECK(piece.open >= first_ && piece.open < last_, piece.open, first_, last_);
     Open& open = At(piece.open);
     const Result<bool> done = IsDone(piece_first_);
     if (done && !*done) break;
@@ -290,7 +291,10 @@ void NcclQueue::PostCalls(Piece& piece, const Transfer& transfer) {
     launch.divisor = transfer.divisor != 0 ? transfer.divisor : transfer.members_count;
     launches[local_rank] = &launch;
   }
-  for (const NcclCall& call : calls_) launches[call.local_rank]->calls.push_back(call);
+  for (const NcclCall& call : calls_) {
+    HR_CHECK(call.local_rank < local_ranks.size(), call.local_rank, local_ranks.size());
+    launches[call.local_rank]->calls.push_back(call);
+  }
   for (std::uint32_t local_rank = 0; local_rank < local_ranks.size(); ++local_rank) {
     piece.launches[local_rank] = LauncherOf(local_ranks[local_rank]).Post();
   }
@@ -300,6 +304,7 @@ void NcclQueue::EndTransfers(TimeNs now, std::vector<Completion>& completions) {
   for (; first_ != last_; ++first_) {
     Open& open = At(first_);
     if (open.pieces_open != 0 || open.Launches()) return;
+    HR_CHECK(open.next <= open.transfer.count, open.next, open.transfer.count);
     Completion completion{.token = open.transfer.token};
     if (open.error) {
       completion.code = open.error->code();

@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "ipc/base/check.h"
 #include "transport/memory/cuda_handles.h"
 #include "transport/memory/memory_gate.h"
 #include "transport/nccl/nccl_group.h"
@@ -113,6 +114,7 @@ class NcclQueue {
   CudaEvent& EventOf(std::uint64_t piece, std::uint32_t launch_stream);
   bool AnyLost() const;
   NcclLauncher& LauncherOf(const NcclLocalRank& local_rank) {
+    HR_CHECK(local_rank.launch_stream < launchers_.size(), local_rank.launch_stream);
     return *launchers_[local_rank.launch_stream];
   }
 

@@ -11,6 +11,7 @@ namespace {
 
 // A positive number up to 1 in a format of 16 bits, rounded to nearest, ties to even.
 std::uint16_t EncodeHalf(double value, int mantissa_bits, int exponent_bias) {
+  HR_CHECK(value > 0 && value <= 1, value);
   int exponent = 0;
   std::frexp(value, &exponent);
   const int field = std::max(exponent - 1 + exponent_bias, 1);

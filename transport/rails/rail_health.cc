@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ipc/base/check.h"
+
 namespace headrace::transport {
 
 void RailHealth::OnAcknowledged(TimeNs now, TimeNs round_trip_ns, bool waits) {
@@ -12,9 +14,11 @@ void RailHealth::OnAcknowledged(TimeNs now, TimeNs round_trip_ns, bool waits) {
 }
 
 void RailHealth::OnFailed(std::size_t index, TimeNs now) {
+  HR_CHECK(index < rails_count_, index, rails_count_);
   Rail& rail = rails_[index];
   const bool again = rail.backoff_ns != 0 && (rail.down || now - rail.back_ns < kStable);
   rail.backoff_ns = again ? std::min(2 * rail.backoff_ns, kBackoffMax) : kBackoffMin;
+  HR_CHECK(rail.backoff_ns >= kBackoffMin && rail.backoff_ns <= kBackoffMax, rail.backoff_ns);
   rail.down = true;
   rail.pinged_ns = kNever;
   rail.retry_ns = now + rail.backoff_ns;
@@ -24,6 +28,7 @@ void RailHealth::OnFailed(std::size_t index, TimeNs now) {
 }
 
 bool RailHealth::OnAnswered(std::size_t index, TimeNs now) {
+  HR_CHECK(index < rails_count_, index, rails_count_);
   Rail& rail = rails_[index];
   rail.pinged_ns = kNever;
   rail.answered_ns = now;
@@ -81,6 +86,8 @@ TimeNs RailHealth::VerdictDue() const {
 
 std::optional<TimeNs> RailHealth::IsSilent(TimeNs now) const {
   if (VerdictDue() > now) return std::nullopt;
+  HR_CHECK(active_ && waiting_since_ns_ != kNever && now >= waiting_since_ns_, now,
+           waiting_since_ns_);
   return now - waiting_since_ns_;
 }
 

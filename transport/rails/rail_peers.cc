@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "ipc/base/check.h"
+
 namespace headrace::transport {
 
 std::uint32_t RailPeers::Find(const RailAddress& address) const {
@@ -20,6 +22,7 @@ std::uint32_t RailPeers::Add(const RailAddress& address) {
   peer = RailPeer();
   peer.wire_id = address.wire_id;
   peer.addresses = address.rails;
+  HR_CHECK(peer.addresses.size() <= kWireRailsMax, id, peer.addresses.size());
   peer.health = RailHealth(rails_.size());
   return id;
 }
@@ -31,6 +34,7 @@ void RailPeers::Release(std::uint32_t id) {
 
 std::optional<LinkId> RailPeers::Link(std::uint32_t peer, RailLinks& links, std::size_t rail,
                                       std::uint64_t key, std::uint16_t member) {
+  HR_CHECK(rail < rails_.size(), peer, rail);
   if (links[rail]) return links[rail];
   const Result<LinkId> made = rails_[rail]->Connect(at(peer).addresses[rail], key, member);
   if (made) {
@@ -98,6 +102,7 @@ void RailPeers::Check(TimeNs now, std::vector<Failure>& silent) {
   peers_.ForEach([&, this](std::uint32_t id, RailPeer& peer) {
     const std::optional<TimeNs> silent_ns = peer.health.IsSilent(now);
     if (silent_ns) {
+      HR_CHECK(peer.health.active().has_value(), id, *silent_ns);
       silent.push_back({id, *peer.health.active(),
                         fmt::format("the node acknowledged nothing for {} ms, and answers over "
                                     "another rail",

@@ -78,8 +78,8 @@ class RailPeers {
   std::uint32_t Add(const RailAddress& address);
   void Release(std::uint32_t id);
   // The peer must be there.
-  RailPeer& at(std::uint32_t id) { return *peers_.Find(id); }
-  const RailPeer& at(std::uint32_t id) const { return *peers_.Find(id); }
+  RailPeer& at(std::uint32_t id) { return peers_.At(id); }
+  const RailPeer& at(std::uint32_t id) const { return peers_.At(id); }
   bool Has(std::uint32_t id) const { return peers_.Find(id) != nullptr; }
   template <typename See>
   void ForEach(See see) const {

@@ -82,7 +82,7 @@ Result<LinkId> RailWire::Connect(const std::string& address, std::uint64_t key,
   }
   HR_CHECK(key != 0, member);
   if (const auto before = links_by_name_.find({key, member}); before != links_by_name_.end()) {
-    Link& old = *links_.Find(before->second);
+    Link& old = links_.At(before->second);
     HR_CHECK(old.state == LinkState::kAnswers, key, member);
     Forget(old);
   }
@@ -109,7 +109,7 @@ Result<LinkId> RailWire::Connect(const std::string& address, std::uint64_t key,
     return *refused;
   }
   const std::uint32_t id = links_.Acquire();
-  Link& link = *links_.Find(id);
+  Link& link = links_.At(id);
   link = Link();
   link.peer = peer_id;
   link.key = key;
@@ -146,15 +146,15 @@ void RailWire::GiveUp(Link& link, Code code) {
   if (link.sent_count > 0 && peer.waiting_count == 0) peer.health.OnAcknowledged(now_, 0, false);
   link.sent_count = 0;
   for (const std::uint32_t id : std::exchange(link.unacknowledged, {})) {
-    sends_.Find(id)->given_up = code;
+    sends_.At(id).given_up = code;
     Settle(id);
   }
 }
 
 // Reports a send's end when it is due, and forgets a send that is over.
 void RailWire::Settle(std::uint32_t id) {
-  OpenSend& send = *sends_.Find(id);
-  Link& link = *links_.Find(send.link);
+  OpenSend& send = sends_.At(id);
+  Link& link = links_.At(send.link);
   const bool given_up = send.given_up != Code::kOk;
   const bool over = (send.acknowledged || given_up) && send.on_rails_count == 0;
   const bool is_elsewhere = send.copied && send.left && !given_up;
@@ -170,7 +170,7 @@ void RailWire::Settle(std::uint32_t id) {
 
 // Returns whether a closed link is gone.
 bool RailWire::Release(std::uint32_t id) {
-  Link& link = *links_.Find(id);
+  Link& link = links_.At(id);
   if (link.state == LinkState::kAnswers) {
     if (now_ < link.answers_until_ns) return false;
     Forget(link);
@@ -189,7 +189,7 @@ void RailWire::Send(LinkId link_id, const MessageHeader& header, const std::byte
   if (link->state == LinkState::kFailed) return ended_.push_back({token, Code::kPeerLost});
   HR_CHECK(link->state == LinkState::kOpen, link_id);
   const std::uint32_t id = sends_.Acquire();
-  OpenSend& send = *sends_.Find(id);
+  OpenSend& send = sends_.At(id);
   std::vector<std::byte> copy = std::move(send.copy);
   send = OpenSend();
   send.link = link_id;
@@ -217,7 +217,7 @@ void RailWire::Transmit(Link& link) {
   if (!rail) return;
   while (link.sent_count < link.unacknowledged.size() && link.sent_count < ReceivedWindow::kSize) {
     const std::uint32_t id = link.unacknowledged[link.sent_count++];
-    sends_.Find(id)->sent_ns = now_;
+    sends_.At(id).sent_ns = now_;
     if (peer.waiting_count++ == 0) {
       peer.health.OnWaiting(now_);
       peers_.CheckLater(peer);
@@ -227,7 +227,7 @@ void RailWire::Transmit(Link& link) {
 }
 
 void RailWire::TransmitOne(Link& link, std::uint32_t id, std::size_t rail) {
-  OpenSend& send = *sends_.Find(id);
+  OpenSend& send = sends_.At(id);
   send.rail = static_cast<std::uint8_t>(rail);
   // Without one the rail has failed, and then this goes over the next.
   const auto rail_link = peers_.Link(link.peer, link.links, rail, link.key, link.member);
@@ -255,7 +255,7 @@ bool RailWire::MustAcknowledge(const Link& link, bool idle) const {
 // `idle`: nothing else is to be done now.
 void RailWire::Acknowledge(bool idle) {
   std::erase_if(to_acknowledge_, [this, idle](std::uint32_t id) {
-    Link& link = *links_.Find(id);
+    Link& link = links_.At(id);
     const RailPeer& peer = peers_.at(link.peer);
     const bool answers = link.state == LinkState::kOpen || link.state == LinkState::kAnswers;
     if (!answers || !peer.health.active()) {
@@ -277,7 +277,7 @@ void RailWire::Acknowledge(bool idle) {
 std::uint32_t RailWire::FindLink(std::uint64_t key, std::uint64_t wire_id) const {
   for (auto each = links_by_name_.lower_bound({key, 0});
        each != links_by_name_.end() && each->first.first == key; ++each) {
-    if (peers_.at(links_.Find(each->second)->peer).wire_id == wire_id) return each->second;
+    if (peers_.at(links_.At(each->second).peer).wire_id == wire_id) return each->second;
   }
   return 0;
 }
@@ -298,7 +298,7 @@ void RailWire::OnAnnounced(std::size_t rail, const MessageHeader& header, std::s
   // Whoever knows the groups counts and drops it.
   if (found == links_by_name_.end()) return events_->Announced(header, size, ours);
   const std::uint32_t id = found->second;
-  Link& link = *links_.Find(id);
+  Link& link = links_.At(id);
   OnAcknowledged(id, link, header.acknowledged);
   switch (link.received.Add(header.sequence)) {
     case ReceivedWindow::Outcome::kNew:
@@ -331,7 +331,7 @@ void RailWire::OnControl(std::size_t rail, const MessageHeader& header) {
   if (header.kind == kRailAcknowledgement) {
     // None where there is no more link, or none yet.
     const std::uint32_t id = FindLink(header.position, header.operation_count);
-    if (id != 0) OnAcknowledged(id, *links_.Find(id), header.acknowledged);
+    if (id != 0) OnAcknowledged(id, links_.At(id), header.acknowledged);
     return;
   }
   bool makes_sense = true;
@@ -356,7 +356,7 @@ void RailWire::OnAcknowledged(std::uint32_t id, Link& link, std::uint64_t end) {
     ++link.first_sequence;
     --link.sent_count;
     --peer.waiting_count;
-    OpenSend& send = *sends_.Find(send_id);
+    OpenSend& send = sends_.At(send_id);
     send.acknowledged = true;
     if (send.copied) {
       --link.copies_count;
@@ -384,7 +384,7 @@ void RailWire::OnMessageSent(std::uint32_t id, std::size_t rail, Code code) {
   // One that this wire has taken back ends as cancelled. Any other error is the rail's.
   const bool is_over = send->acknowledged || send->given_up != Code::kOk;
   if (code != Code::kOk && code != Code::kCancelled && send->rail == rail && !is_over) {
-    peers_.NoteFailure(links_.Find(send->link)->peer, rail,
+    peers_.NoteFailure(links_.At(send->link).peer, rail,
                        fmt::format("a message ended early: {}", CodeName(code)));
   }
   Settle(id);
@@ -459,21 +459,25 @@ void RailWire::FailRail(std::uint32_t peer_id, std::size_t rail, const std::stri
 
 // What was last given to that rail, and was not acknowledged, goes over the rail in use.
 void RailWire::SendAgain(Link& link, std::size_t from) {
-  const std::size_t rail = *peers_.at(link.peer).health.active();
+  const std::optional<std::size_t> active = peers_.at(link.peer).health.active();
+  HR_CHECK(active && *active != from, link.peer, from);
+  const std::size_t rail = *active;
   for (std::size_t i = 0; i < link.sent_count; ++i) {
     const std::uint32_t send_id = link.unacknowledged[i];
-    if (sends_.Find(send_id)->rail == from) TransmitOne(link, send_id, rail);
+    if (sends_.At(send_id).rail == from) TransmitOne(link, send_id, rail);
   }
 }
 
 // Everything that was not acknowledged goes again over the rail in use.
 void RailWire::MoveLink(std::uint32_t id, Link& link, std::size_t from, const std::string& cause) {
-  const std::size_t rail = *peers_.at(link.peer).health.active();
+  const std::optional<std::size_t> active = peers_.at(link.peer).health.active();
+  HR_CHECK(active && *active != from, link.peer, from);
+  const std::size_t rail = *active;
   LinkMove move{.from = rails_[from]->Names(), .to = rails_[rail]->Names(), .cause = cause};
   for (std::size_t i = 0; i < link.sent_count; ++i) {
     const std::uint32_t send_id = link.unacknowledged[i];
     ++move.messages;
-    move.bytes += sends_.Find(send_id)->size;
+    move.bytes += sends_.At(send_id).size;
     TransmitOne(link, send_id, rail);
   }
   moved_links_.push_back({id, std::move(move)});
@@ -539,12 +543,12 @@ bool RailWire::Deliver(WireEvents& events) {
 TimeNs RailWire::NextDeadline() const {
   TimeNs next = peers_.NextCheck();
   for (const std::uint32_t id : to_acknowledge_) {
-    const Link& link = *links_.Find(id);
+    const Link& link = links_.At(id);
     if (link.unwaited_since_ns == kNever || link.acknowledgement_open) continue;
     next = std::min(next, link.unwaited_since_ns + kAcknowledgeAfter);
   }
   for (const std::uint32_t id : closed_) {
-    const Link& link = *links_.Find(id);
+    const Link& link = links_.At(id);
     if (link.state == LinkState::kAnswers) next = std::min(next, link.answers_until_ns);
   }
   for (const Wire* const rail : rails_) next = std::min(next, rail->NextDeadline());
@@ -554,7 +558,7 @@ TimeNs RailWire::NextDeadline() const {
 bool RailWire::PrepareToSleep() {
   if (!ended_.empty() || !failed_links_.empty() || peers_.has_failures()) return false;
   const bool is_waited = std::ranges::any_of(to_acknowledge_, [this](std::uint32_t id) {
-    const Link& link = *links_.Find(id);
+    const Link& link = links_.At(id);
     return link.waited_count > 0 && !link.acknowledgement_open;
   });
   if (is_waited) return false;

@@ -1,4 +1,5 @@
 // float32 and float64.
+#include "ipc/base/check.h"
 #include "transport/reduce/call.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -35,7 +36,11 @@ namespace headrace::transport {
 
 HWY_EXPORT(ReduceFloatsHere);
 
-void ReduceFloats(const ReduceCall& call) { HWY_DYNAMIC_DISPATCH(ReduceFloatsHere)(call); }
+void ReduceFloats(const ReduceCall& call) {
+  HR_CHECK(call.dtype == DType::kFloat32 || call.dtype == DType::kFloat64,
+           static_cast<int>(call.dtype));
+  HWY_DYNAMIC_DISPATCH(ReduceFloatsHere)(call);
+}
 
 }  // namespace headrace::transport
 #endif

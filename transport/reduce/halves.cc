@@ -1,4 +1,5 @@
 // float16 and bfloat16: widened to float32, accumulated there, rounded once to nearest even.
+#include "ipc/base/check.h"
 #include "transport/reduce/call.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -43,7 +44,11 @@ namespace headrace::transport {
 
 HWY_EXPORT(ReduceHalvesHere);
 
-void ReduceHalves(const ReduceCall& call) { HWY_DYNAMIC_DISPATCH(ReduceHalvesHere)(call); }
+void ReduceHalves(const ReduceCall& call) {
+  HR_CHECK(call.dtype == DType::kFloat16 || call.dtype == DType::kBFloat16,
+           static_cast<int>(call.dtype));
+  HWY_DYNAMIC_DISPATCH(ReduceHalvesHere)(call);
+}
 
 }  // namespace headrace::transport
 #endif

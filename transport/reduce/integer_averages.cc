@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "ipc/base/check.h"
 #include "transport/reduce/call.h"
 
 namespace headrace::transport {
@@ -39,6 +40,8 @@ void Average(const ReduceCall& call) {
 }  // namespace
 
 void ReduceIntegerAverages(const ReduceCall& call) {
+  HR_CHECK(call.reduction == Reduction::kAverage && call.divisor != 0, call.divisor);
+  HR_CHECK(call.inputs_count <= kMembersMax, call.inputs_count);
   if (call.dtype == DType::kInt32) return Average<std::int32_t, std::int64_t>(call);
   if (call.dtype == DType::kInt64) return Average<std::int64_t, Int128>(call);
   Average<std::uint8_t, std::int64_t>(call);

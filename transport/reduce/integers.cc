@@ -2,6 +2,7 @@
 // unsigned numbers, so they run on unsigned lanes where wrapping is defined.
 #include <type_traits>
 
+#include "ipc/base/check.h"
 #include "transport/reduce/call.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -65,7 +66,13 @@ namespace headrace::transport {
 
 HWY_EXPORT(ReduceIntegersHere);
 
-void ReduceIntegers(const ReduceCall& call) { HWY_DYNAMIC_DISPATCH(ReduceIntegersHere)(call); }
+void ReduceIntegers(const ReduceCall& call) {
+  HR_CHECK(
+      call.dtype == DType::kInt32 || call.dtype == DType::kInt64 || call.dtype == DType::kUInt8,
+      static_cast<int>(call.dtype));
+  HR_CHECK(call.reduction != Reduction::kAverage, call.inputs_count);
+  HWY_DYNAMIC_DISPATCH(ReduceIntegersHere)(call);
+}
 
 }  // namespace headrace::transport
 #endif

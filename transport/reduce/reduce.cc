@@ -1,5 +1,6 @@
 #include "transport/reduce/reduce.h"
 
+#include <cstdint>
 #include <cstring>
 
 #include "ipc/base/check.h"
@@ -43,6 +44,7 @@ void ReduceInto(DType dtype, Reduction reduction, std::span<const std::byte* con
                 std::uint32_t divisor) {
   HR_CHECK(!inputs.empty() && inputs.size() <= kMembersMax, inputs.size());
   HR_CHECK(outputs.size() <= kMembersMax, outputs.size());
+  HR_CHECK(count <= (SIZE_MAX - offset) / SizeOf(dtype), offset, count);
   const ReduceCall call{.dtype = dtype,
                         .reduction = reduction,
                         .inputs = inputs.data(),

@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstring>
 
+#include "ipc/base/check.h"
+
 namespace headrace::transport {
 namespace {
 
@@ -22,6 +24,7 @@ void Append(std::string& bytes, Number number) {
 template <typename Number>
 Number ReadAt(std::string_view bytes, std::size_t offset) {
   Number number;
+  HR_CHECK(offset <= bytes.size() && sizeof(number) <= bytes.size() - offset, offset, bytes.size());
   std::memcpy(&number, bytes.data() + offset, sizeof(number));
   return number;
 }
@@ -49,6 +52,7 @@ std::string EncodeAddress(const WireAddress& address) {
   Append(bytes, address.wire_id);
   Append(bytes, address.settings_sum);
   Append(bytes, static_cast<std::uint32_t>(address.ucx_address.size()));
+  HR_CHECK(bytes.size() == kHeadSize, bytes.size());
   bytes += address.ucx_address;
   Append(bytes, ByteSum(bytes));
   return bytes;

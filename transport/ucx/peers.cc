@@ -23,7 +23,7 @@ std::pair<std::uint32_t, ucs_status_t> UcxPeers::Connect(ucp_worker_h engine,
   });
   if (found != 0) return {found, UCS_OK};
   const std::uint32_t id = peers_.Acquire();
-  Peer& peer = *peers_.Find(id);
+  Peer& peer = peers_.At(id);
   peer = {.peers = this, .id = id, .wire_id = address.wire_id};
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |

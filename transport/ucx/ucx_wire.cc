@@ -135,6 +135,7 @@ Status UcxWire::ReadAddress() {
 // UCX aborts when an engine goes while it still works on a receive, so everything is ended before.
 UcxWire::~UcxWire() {
   if (!engine_) return;
+  HR_CHECK(events_ == nullptr, arrivals_.taken_count());  // it is not in Progress
   if (leave_at_end_) {
     [[maybe_unused]] const ucp_worker_h engine = engine_.release();
     [[maybe_unused]] const ucp_datatype_t pieces = pieces_.release();
@@ -216,7 +217,7 @@ Result<LinkId> UcxWire::Connect(const std::string& address, std::uint64_t key,
                              Names(), ucs_status_string(status)));
   }
   const LinkId id = links_.Acquire();
-  *links_.Find(id) = {.peer = peer, .peer_wire_id = decoded->wire_id, .key = key};
+  links_.At(id) = {.peer = peer, .peer_wire_id = decoded->wire_id, .key = key};
   return id;
 }
 
@@ -265,7 +266,7 @@ std::string UcxWire::CauseOf(const Link& link) const {
 
 UcxWire::OpenMessage& UcxWire::NewMessage(bool sends, std::uint64_t token) {
   const std::uint32_t id = open_messages_.Acquire();
-  OpenMessage& message = *open_messages_.Find(id);
+  OpenMessage& message = open_messages_.At(id);
   message = {.wire = this, .id = id, .sends = sends, .token = token};
   return message;
 }
@@ -275,6 +276,7 @@ void UcxWire::Send(LinkId link_id, const MessageHeader& header, const std::byte*
   const Link* link = links_.Find(link_id);
   HR_CHECK(link != nullptr, link_id);
   HR_CHECK(header.key == link->key, link_id, header.key);
+  HR_CHECK(bytes != nullptr || size == 0, link_id, size);
   if (link->failure != UCS_OK) {
     ended_.push_back({EndKind::kSent, Code::kPeerLost, link_id, token});
     return;
@@ -317,6 +319,7 @@ void UcxWire::OnReceived(void* request, ucs_status_t status, std::size_t, void* 
 }
 
 void UcxWire::EndMessage(OpenMessage& message, ucs_status_t status) {
+  HR_CHECK(&open_messages_.At(message.id) == &message, message.id);
   if (!message.reported) {
     Code code = message.given_up != Code::kOk ? message.given_up : CodeOf(status);
     // UCX cancels what it cannot go on with; nobody here asked for that.
@@ -360,7 +363,7 @@ ucs_status_t UcxWire::OnMessage(void* argument, const void* header, std::size_t 
 ucs_status_t UcxWire::Announce(const Envelope& envelope, void* bytes, std::size_t size,
                                const ucp_am_recv_param_t& param) {
   const std::uint32_t id = arrivals_.Acquire();
-  Arrival& arrival = *arrivals_.Find(id);
+  Arrival& arrival = arrivals_.At(id);
   arrival.peer_wire_id = envelope.wire_id;
   arrival.key = envelope.header.key;
   arrival.size = size;
@@ -400,6 +403,7 @@ void UcxWire::Accept(ArrivalId id, std::byte* memory, std::uint64_t token) {
     arrivals_.Release(static_cast<std::uint32_t>(id));
     return;
   }
+  HR_CHECK(memory != nullptr || arrival.size == 0, id, arrival.size);
   if (arrival.size != 0) std::memcpy(memory, arrival.bytes, arrival.size);
   ended_.push_back({EndKind::kReceived, Code::kOk, 0, token});
   Drop(id);
@@ -455,6 +459,7 @@ const ucp_generic_dt_ops_t& UcxWire::PieceOps() {
 std::size_t UcxWire::PackPiece(void* argument, std::size_t offset, void* bytes,
                                std::size_t size_max) {
   const OpenMessage& message = *static_cast<const OpenMessage*>(argument);
+  HR_CHECK(offset <= message.size + sizeof(kWhole), message.id, offset, message.size);
   const std::size_t size = std::min(size_max, message.size + sizeof(kWhole) - offset);
   auto* piece = static_cast<std::byte*>(bytes);
   if (message.reported) {

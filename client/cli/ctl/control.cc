@@ -121,8 +121,7 @@ Result<PingAnswer> Ping(const std::string& socket_path, TimeNs timeout_ns) {
   const TimeNs asked_ns = MonotonicNow();
   return Talk(socket_path, timeout_ns, result, [asked_ns, &result](schema::Admin::Client admin) {
     return admin.pingRequest().send().then([asked_ns, &result](auto&& answer) {
-      result = PingAnswer{.control_ns = answer.getControlNs(),
-                          .dispatch_ns = answer.getDispatchNs(),
+      result = PingAnswer{.dispatch_ns = answer.getDispatchNs(),
                           .round_trip_ns = MonotonicNow() - asked_ns};
     });
   });

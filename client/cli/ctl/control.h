@@ -17,7 +17,6 @@ std::uint32_t ProtocolVersion();
 
 // How long the service took, as it says, and as it looked from here.
 struct PingAnswer {
-  TimeNs control_ns = 0;
   TimeNs dispatch_ns = 0;
   TimeNs round_trip_ns = 0;
 };

@@ -21,6 +21,16 @@ struct DoctorOptions {
   std::string mps_directory = "/tmp/nvidia-mps";
 };
 
+// Returns the exit code.
+int PrintFindings(const Globals& globals, const DoctorOptions& options, const Findings& findings) {
+  if (globals.json) {
+    Print(FindingsJson(findings), options.watch);
+  } else {
+    Print(FindingsTable(findings, !globals.no_header));
+  }
+  return HasProblem(findings) ? kExitProblem : kExitOk;
+}
+
 int Doctor(const Globals& globals, const DoctorOptions& options) {
   Liveness liveness = Liveness::kGone;
   Result<Snapshot> board = ReadNow(globals, liveness);
@@ -41,12 +51,7 @@ int Doctor(const Globals& globals, const DoctorOptions& options) {
     input.configuration = Configuration(globals.socket_path, timeout_ns);
   }
   const Findings findings = Examine(input);
-  if (globals.json) {
-    Print(FindingsJson(findings), options.watch);
-  } else {
-    Print(FindingsTable(findings, !globals.no_header));
-  }
-  return HasProblem(findings) ? kExitProblem : kExitOk;
+  return PrintFindings(globals, options, findings);
 }
 
 // Before the first job: whether this node's service reaches another one.
@@ -55,12 +60,7 @@ int DoctorPeer(const Globals& globals, const DoctorOptions& options) {
   const auto timeout_ns = static_cast<TimeNs>(options.timeout_seconds * kSecond) + kPeerTrial;
   const Findings findings =
       ExaminePeer(options.peer, TryPeer(globals.socket_path, options.peer, timeout_ns));
-  if (globals.json) {
-    Print(FindingsJson(findings), options.watch);
-  } else {
-    Print(FindingsTable(findings, !globals.no_header));
-  }
-  return HasProblem(findings) ? kExitProblem : kExitOk;
+  return PrintFindings(globals, options, findings);
 }
 
 // For a container's liveness: one question, one line, and the exit code.

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <memory>
+#include <optional>
+#include <string>
 
+#include "client/cli/ctl/flight_reading.h"
 #include "client/cli/ctl/flight_view.h"
 #include "ipc/base/clock.h"
 
@@ -30,13 +32,9 @@ int ExitCodeFor(const FlightLog& log, Liveness liveness, bool previous) {
 }
 
 int Flight(const Globals& globals, const FlightOptions& options) {
-  const std::string path =
-      options.previous ? ipc::PreviousBoardPath(globals.board_path) : globals.board_path;
-  const Result<FlightLog> log = ReadFlightLog(path, globals.uid);
-  if (!log) {
-    Complain(log.error().text());
-    return kExitProblem;
-  }
+  const std::string path = FlightPath(globals, options.previous);
+  const std::optional<FlightLog> log = ReadFlight(globals, path);
+  if (!log) return kExitProblem;
   const ipc::ServiceRow& service = log->snapshot.service;
   const Liveness liveness = LivenessOfService(path, service.pid, service.started_ns);
   FlightQuery query = options.query;
@@ -46,15 +44,7 @@ int Flight(const Globals& globals, const FlightOptions& options) {
   } else {
     Print(FlightTable(*log, query, UnixNow(), !globals.no_header));
   }
-  const bool known =
-      query.job.empty() || std::ranges::any_of(log->jobs, [&query](const FlightJob& job) {
-        return job.name() == query.job;
-      });
-  if (!known) {
-    Complain("nothing is recorded of a job called " + query.job);
-    return kExitProblem;
-  }
-  if (!IsUnambiguous(query.job, log->OwnersOf(query.job))) return kExitProblem;
+  if (!query.job.empty() && !IsRecorded(*log, query.job)) return kExitProblem;
   return ExitCodeFor(*log, liveness, options.previous);
 }
 
@@ -71,8 +61,7 @@ void AddFlightCommand(const Program& program) {
         return Repeat(globals, options->watch, [&] { return Flight(globals, *options); });
       });
   command->add_option("job", options->query.job, "only blocks of this job");
-  command->add_flag("--previous", options->previous,
-                    "read what the previous run of the service left");
+  AddPrevious(*command, options->previous);
   CheckRange(command
                  ->add_option("-n,--rows", options->query.rows_max,
                               "print at most so many blocks of each job, the newest")

@@ -6,8 +6,12 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <optional>
+#include <string>
 
+#include "client/cli/ctl/flight_reading.h"
 #include "client/cli/ctl/trace.h"
+#include "ipc/base/check.h"
 
 namespace headrace::ctl {
 namespace {
@@ -18,30 +22,21 @@ struct TraceOptions {
   bool previous = false;
 };
 
-// The one that opened last, of several with that name.
-const FlightJob* FindJob(const FlightLog& log, const std::string& name) {
+// The one that opened last, of several with that name; one at least is recorded.
+const FlightJob& LastJob(const FlightLog& log, const std::string& name) {
   const FlightJob* found = nullptr;
   for (const FlightJob& job : log.jobs) {
     if (job.name() == name) found = &job;
   }
-  return found;
+  HR_CHECK(found != nullptr, name);
+  return *found;
 }
 
 int Trace(const Globals& globals, const TraceOptions& options) {
-  const std::string path =
-      options.previous ? ipc::PreviousBoardPath(globals.board_path) : globals.board_path;
-  const Result<FlightLog> log = ReadFlightLog(path, globals.uid);
-  if (!log) {
-    Complain(log.error().text());
-    return kExitProblem;
-  }
-  const FlightJob* const job = FindJob(*log, options.job);
-  if (job == nullptr) {
-    Complain("nothing is recorded of a job called " + options.job);
-    return kExitProblem;
-  }
-  if (!IsUnambiguous(options.job, log->OwnersOf(options.job))) return kExitProblem;
-  const std::string text = JobTrace(*log, *job);
+  const std::optional<FlightLog> log = ReadFlight(globals, FlightPath(globals, options.previous));
+  if (!log || !IsRecorded(*log, options.job)) return kExitProblem;
+  const FlightJob& job = LastJob(*log, options.job);
+  const std::string text = JobTrace(*log, job);
   if (options.out == "-") {
     Print(text);
     return kExitOk;
@@ -52,13 +47,13 @@ int Trace(const Globals& globals, const TraceOptions& options) {
     Complain(fmt::format("write {}: {}", options.out, std::strerror(errno)));
     return kExitProblem;
   }
-  const std::string what = fmt::format("{} blocks and {} passes of job {}", job->blocks.size(),
-                                       job->passes.size(), options.job);
+  const std::string what = fmt::format("{} blocks and {} passes of job {}", job.blocks.size(),
+                                       job.passes.size(), options.job);
   if (globals.json) {
     Print(Json{{"job", JsonText(options.job)},
                {"file", JsonText(options.out)},
-               {"blocks", job->blocks.size()},
-               {"passes", job->passes.size()}});
+               {"blocks", job.blocks.size()},
+               {"passes", job.passes.size()}});
   } else {
     Print(
         fmt::format("{}: {}; open it at ui.perfetto.dev or chrome://tracing\n", options.out, what));
@@ -77,8 +72,7 @@ void AddTraceCommand(const Program& program) {
       [options, &globals] { return Trace(globals, *options); });
   command->add_option("job", options->job, "name of a job")->required();
   command->add_option("-o,--output", options->out, "file to write; -: standard output")->required();
-  command->add_flag("--previous", options->previous,
-                    "read what the previous run of the service left");
+  AddPrevious(*command, options->previous);
 }
 
 }  // namespace headrace::ctl

@@ -8,6 +8,7 @@
 
 #include "client/cli/ctl/table.h"
 #include "client/cli/ctl/units.h"
+#include "ipc/base/check.h"
 #include "ipc/base/foreign_text.h"
 
 namespace headrace::replay {
@@ -17,6 +18,7 @@ constexpr double kNanosecond = 1e-9;
 
 // The smallest value that is not less than `share` of all.
 double Quantile(std::vector<double> values, double share) {
+  HR_CHECK(!values.empty() && share >= 0 && share <= 1, values.size(), share);
   std::sort(values.begin(), values.end());
   const double rank = std::ceil(share * static_cast<double>(values.size()));
   const auto index = static_cast<std::size_t>(std::max(rank, 1.0)) - 1;
@@ -25,8 +27,10 @@ double Quantile(std::vector<double> values, double share) {
 
 // For each iteration, the time of the rank for which it was longest.
 std::vector<double> Slowest(const std::vector<RankResult>& ranks, TimeNs Iteration::*time) {
+  HR_CHECK(!ranks.empty());
   std::vector<double> slowest(ranks.front().result.iterations.size(), 0.0);
   for (const RankResult& rank : ranks) {
+    HR_CHECK(rank.result.iterations.size() >= slowest.size(), rank.result.iterations.size());
     for (std::size_t i = 0; i < slowest.size(); ++i) {
       const TimeNs time_ns = rank.result.iterations[i].*time;
       slowest[i] = std::max(slowest[i], static_cast<double>(time_ns) * kNanosecond);

@@ -69,6 +69,7 @@ void Intake::Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeN
 void Intake::PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now) {
   Member& member = job.member(rank);
   const std::uint64_t sequence = ++member.operations;
+  HR_CHECK(sequence <= member.posted, rank, sequence, member.posted);
   Operation& operation = job.slot(sequence);
   const bool found = operation.state != Operation::State::kFree;
   if (found && operation.spec.sequence != sequence) {
@@ -103,6 +104,7 @@ void Intake::PostOperation(Job& job, std::uint32_t rank, const ipc::Record& reco
 
 std::optional<Failure> Intake::KeepParts(Job& job, const Operation& operation, std::uint32_t rank,
                                          const ipc::Record& record, const OperationSpec& spec) {
+  HR_CHECK(job.world_size() <= rows_.size(), job.world_size(), rows_.size());
   const auto rows = std::span(rows_).first(job.world_size());
   if (Status status = CheckParts(record, *job.member(rank).session, spec, rows); !status) {
     ++board_.counters.records_refused;
@@ -117,6 +119,7 @@ std::optional<Failure> Intake::KeepParts(Job& job, const Operation& operation, s
 bool Intake::Open(Job& job, Operation& operation, std::uint32_t rank, const ipc::Record& record,
                   TimeNs now) {
   const std::uint64_t sequence = job.member(rank).operations;
+  HR_CHECK(operation.state == Operation::State::kFree, rank, sequence);
   if (job.failure) {
     flow_.CompleteRecord(job, rank, record.commit, &*job.failure);
     return false;
@@ -170,6 +173,7 @@ Failure Intake::TooFarAhead(Job& job, const Operation& earlier) {
 void Intake::Join(Job& job, Operation& operation, std::uint32_t rank, const OperationSpec& spec,
                   const ipc::Record& record, TimeNs now) {
   HR_CHECK(operation.open() && operation.posts.Has(rank), operation.spec.sequence, rank);
+  HR_CHECK(spec.sequence == operation.spec.sequence, spec.sequence, operation.spec.sequence);
   if (operation.first_rank == rank) {
     operation.spec = spec;
     if (spec.follows != 0) ++job.operations_following;
@@ -368,6 +372,7 @@ std::optional<Failure> Intake::CheckAndPost(Job& job, std::uint32_t rank,
                    fmt::format("{} posted a gradient that cannot be moved: {}",
                                job.DescribeRank(rank), tensor.error().text())};
   }
+  HR_CHECK(job.gradients != nullptr, rank, *tensor);
   Gradients& gradients = *job.gradients;
   const std::uint64_t iteration = gradients.IterationOf(*tensor);
   if (gradients.IsOpen(rank, *tensor)) {
@@ -433,6 +438,7 @@ std::optional<Failure> Intake::OverQuota(const Job& job) {
 
 void Intake::Await(Job& job, std::uint32_t rank, const ipc::Record& record,
                    std::uint64_t sequence) {
+  HR_CHECK(record.commit == job.member(rank).posted, rank, record.commit);
   std::vector<AwaitedPost>& awaited = job.member(rank).awaited;
   // Once: later ones find the memory. Only who posts more sends and receives than an honest client
   // has room for needs more: there are as many as there may be pairs.

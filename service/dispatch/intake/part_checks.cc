@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "ipc/base/check.h"
 #include "ipc/shared_words.h"
 
 namespace headrace::service {
@@ -94,6 +95,7 @@ Status CheckUneven(const OperationSpec& spec, std::span<const ipc::PartRow> rows
 
 Status CheckParts(const ipc::Record& record, const Session& session, const OperationSpec& spec,
                   std::span<ipc::PartRow> rows) {
+  HR_CHECK(rows.size() == session.identity().world_size, rows.size());
   if (Status status = CopyRows(record, session, rows); !status) return status;
   if (spec.uneven) return CheckUneven(spec, rows);
   const std::uint32_t own = session.identity().rank;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 
+#include "ipc/base/check.h"
 #include "ipc/base/codecs.h"
 #include "ipc/base/collective_text.h"
 #include "service/session/send_notices.h"
@@ -193,6 +194,7 @@ Result<OperationSpec> CheckRecord(const ipc::Record& record, const Session& sess
   const Result<std::span<std::byte>> memory = FindMemory(record, session, spec);
   if (!memory) return memory.error();
   if (Status status = CheckRange(record, spec, memory->size()); !status) return status.error();
+  HR_CHECK(spec.Bytes() <= memory->size() - record.offset, record.offset, spec.Bytes());
   spec.data = memory->data() + record.offset;
   const std::int8_t device = session.DeviceOf(spec.segment);
   if (Awaits(record.flags) && device == transport::kHost) {

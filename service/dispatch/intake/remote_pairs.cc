@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "ipc/base/check.h"
 #include "service/dispatch/blocks/cut.h"
 #include "service/dispatch/job/pair_notices.h"
 
@@ -63,6 +64,7 @@ bool RemotePairs::AreWhereItSays(const Job& job, std::uint32_t node, const SendN
 }
 
 void RemotePairs::Handle(Job& job, std::uint32_t node, SendNotice& notice, TimeNs now) {
+  HR_CHECK(job.formed() && node < job.nodes()->data_nodes_count(), job.id().value, node);
   if (node == job.nodes()->self || !AreWhereItSays(job, node, notice)) {
     return OnProtocolError(job, node, "reported a send between ranks that are elsewhere", now);
   }

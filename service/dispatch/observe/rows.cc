@@ -122,6 +122,7 @@ ipc::JobRow MakeJobRow(const Job& job) {
 
 ipc::RankRow MakeRankRow(const Job& job, std::uint32_t rank) {
   const Member& member = job.members()[rank];
+  HR_CHECK(member.session != nullptr, rank);
   const Session& session = *member.session;
   const RankRecord& record = job.record->ranks[rank];
   ipc::RankRow row{};
@@ -194,6 +195,7 @@ ipc::QueueRow MakeHeadRow(const Job& job, TimeNs now) {
                                                            : ipc::WaitReason::kNodesNotReady);
     return row;
   }
+  HR_CHECK(!head->tensors.empty(), row.block);
   row.kind = static_cast<std::uint8_t>(head->kind);
   row.tensors = static_cast<std::uint32_t>(head->tensors.size());
   row.bytes = head->Bytes();
@@ -231,13 +233,12 @@ ipc::QueueRow MakeHeadRow(const Job& job, TimeNs now) {
 }
 
 ipc::PlanRow MakePlanRow(const Job& job) {
+  HR_CHECK(job.gradients != nullptr, job.id().value);
   const Gradients& gradients = *job.gradients;
   ipc::PlanRow row{};
   row.job_id = job.id().value;
   row.tensors = gradients.count();
-  for (const LayoutTensor& tensor : gradients.layout().tensors) {
-    row.bytes += tensor.Bytes();
-  }
+  for (const LayoutTensor& tensor : gradients.layout().tensors) row.bytes += tensor.Bytes();
   if (gradients.offered() != nullptr) {
     row.next_version = gradients.offered()->plan->version;
     row.next_iteration = gradients.next_from();
@@ -282,6 +283,7 @@ ipc::PlanRow MakePlanRow(const Job& job) {
     row.next_best_ns = Nanoseconds(choice.next_s);
     ipc::SetText(row.next_best, plan::Describe(choice.next));
   }
+  HR_CHECK(job.times != nullptr, job.id().value, plan.version);
   const IterationTimes::Spread spread = job.times->MeasuredSpread();
   row.measured_mean_ns = spread.mean_ns;
   row.measured_p90_ns = spread.p90_ns;
@@ -304,6 +306,8 @@ ipc::PlanRow MakePlanRow(const Job& job) {
 ipc::PlanBlockRow MakePlanBlockRow(const Job& job, const WirePlan& plan, std::uint32_t index) {
   HR_CHECK(index < plan.blocks.size(), index, plan.blocks.size());
   const WireBlock& wire = plan.blocks[index];
+  HR_CHECK(!wire.tensors.empty() && wire.plan_block < plan.plan->blocks.size(), index,
+           wire.plan_block);
   const plan::Block& block = plan.plan->blocks[wire.plan_block];
   ipc::PlanBlockRow row{};
   row.job_id = job.id().value;

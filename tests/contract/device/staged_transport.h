@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ipc/base/fd.h"
+#include "tests/support/device_memory.h"
 #include "transport/memory/gpus.h"
 #include "transport/transport.h"
 

@@ -6,6 +6,7 @@
 #include "ipc/sealed_memory.h"
 #include "tests/contract/memory/subject.h"
 #include "tests/support/cuda_double/doubled_driver.h"
+#include "tests/support/device_memory.h"
 #include "tests/support/open_descriptors.h"
 #include "transport/memory/device_arena.h"
 #include "transport/memory/device_import.h"

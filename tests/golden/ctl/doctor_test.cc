@@ -24,7 +24,7 @@ class Doctor : public BoardTest {
         .socket_path = "/run/headrace/headrace.sock",
         .board = std::move(board),
         .liveness = Liveness::kRunning,
-        .ping = PingAnswer{.control_ns = 40'000, .dispatch_ns = 130'000, .round_trip_ns = 410'000},
+        .ping = PingAnswer{.dispatch_ns = 130'000, .round_trip_ns = 410'000},
         .probe =
             ProbeAnswer{
                 .dispatch_ns = 120'000,

@@ -74,7 +74,6 @@ TEST_F(ConnectionTest, AttachesWithItsChannelAndSaysWhatItIs) {
   BootstrapEnd service({});
   const auto connection = Attach(service.path());
   ASSERT_TRUE(connection.ok()) << connection.error().text();
-  EXPECT_EQ((*connection)->grant().session_id, 42U);
   EXPECT_EQ((*connection)->grant().timeout_ms, 1500U);
   EXPECT_EQ((*connection)->service_pid(), ::getpid());
   EXPECT_EQ(service.seen().rank, 2U);

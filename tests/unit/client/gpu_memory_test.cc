@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "tests/support/device_memory.h"
 #include "tests/unit/client/gpu_session.h"
 #include "tests/unit/transport/memory/segments.h"
 #include "transport/memory/device_import.h"

@@ -1,4 +1,5 @@
 // Memory and streams of GPUs when a session's service goes and another comes.
+#include "tests/support/device_memory.h"
 #include "tests/unit/client/gpu_session.h"
 
 namespace headrace::client {

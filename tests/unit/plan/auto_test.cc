@@ -83,7 +83,7 @@ TEST(Forecast, EqualsTheEventSimulationWithoutContention) {
     const RecordedIteration recorded = Recorded(shape);
     const Profile profile = WithTimesOf(shape, recorded);
     const Route route = RandomRoute(random, profile);
-    const Policy policy = kPolicies[random.Below(kPolicies.size())];
+    const Policy policy = kPolicies[Below(random, kPolicies.size())];
     const Plan plan = *MakePlan(policy, profile, route);
     const auto seconds = ForecastEach(MakeWorkload(profile), route,
                                       {.iterations = {recorded}, .contention = 0}, DraftOf(plan));
@@ -134,7 +134,7 @@ TEST(Forecast, SettlesOnWhatHappensBesideBusyLanes) {
   for (int instance = 0; instance < 600; ++instance) {
     const Profile profile = RandomProfile(random, 12, 1'000'000);
     const Route route = RandomRoute(random, profile);
-    const Policy policy = kPolicies[random.Below(kPolicies.size())];
+    const Policy policy = kPolicies[Below(random, kPolicies.size())];
     const Recording recording{.iterations = {Recorded(profile)}, .contention = 0.5 * random.Unit()};
     const Workload work = MakeWorkload(profile);
     const Draft draft = DraftOf(*MakePlan(policy, profile, route));

@@ -94,7 +94,7 @@ TEST(CodedPlans, CoverEveryByteAndTheSimulationAgreesForEveryPolicy) {
     for (std::size_t l = 0; l < profile.tensors.size(); ++l) {
       const std::vector<CodecChoice> possible = {Codec::kNone, Codec::kInt8, Codec::kTopK,
                                                  Codec::kInt4, Free("auto:int8,bf16")};
-      choices.push_back(possible[random.Below(possible.size())]);
+      choices.push_back(possible[Below(random, possible.size())]);
     }
     for (const Policy policy : kPolicies) {
       const auto plan = MakePlan(policy, profile, route, 1, {}, {}, choices);

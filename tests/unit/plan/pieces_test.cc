@@ -19,8 +19,8 @@ TEST(ReadySet, GivesTheSmallestMemberAsASetDoes) {
   ReadySet ready(200);
   std::set<std::uint32_t> expected;
   for (int step = 0; step < 20000; ++step) {
-    const auto member = static_cast<std::uint32_t>(random.Below(200));
-    if (random.Below(2) == 0) {
+    const auto member = static_cast<std::uint32_t>(Below(random, 200));
+    if (Below(random, 2) == 0) {
       ready.Insert(member);
       expected.insert(member);
     } else {

@@ -281,7 +281,7 @@ TEST(UsBytePlan, SearchesPrioritiesThatAreAPermutationAndNoWorse) {
     const Profile profile = RandomProfile(random, 20, 1'000'000);
     const Workload work = MakeWorkload(profile);
     const PiecewiseCost line{{RandomLine(random, profile)}};
-    const std::uint64_t unit = work.element_bytes * (1 + random.Below(100'000));
+    const std::uint64_t unit = work.element_bytes * (1 + Below(random, 100'000));
     const auto seconds = [&](const UsByteTuning& tuning) {
       return MakeTimetable(work, AllReduceRoute(line), UsByte(work, line, tuning)).iteration_s;
     };

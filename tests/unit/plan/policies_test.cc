@@ -22,7 +22,7 @@ struct Instance {
 
 Instance InstanceOf(std::uint64_t seed) {
   Random random(seed);
-  Instance instance{seed, RandomProfile(random, 1 + random.Below(40), 3'000'000), {}};
+  Instance instance{seed, RandomProfile(random, 1 + Below(random, 40), 3'000'000), {}};
   instance.route = RandomRoute(random, instance.profile);
   return instance;
 }
@@ -118,7 +118,7 @@ TEST_P(EachPolicy, IsNotFasterThanExactOnTensorsOfAFewElements) {
   for (std::uint64_t seed = 0; seed < 4 * kInstances; ++seed) {
     Random random(seed);
     Instance instance{seed, RandomProfile(random, 6, 8, DType::kUInt8), {}};
-    instance.route = random.Below(2) == 0
+    instance.route = Below(random, 2) == 0
                          ? RandomRoute(random, instance.profile)
                          : AllReduceRoute({{RandomLine(random, instance.profile)}});
     const double exact_s = PlanOf(Policy::kExact, instance).predicted_s;

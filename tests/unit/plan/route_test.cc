@@ -36,12 +36,12 @@ TEST(PiecewiseCost, AddsUpAndComparesPieceByPiece) {
     PiecewiseCost lines[2];
     for (PiecewiseCost& line : lines) {
       line = PiecewiseCost{{RandomLine(random, profile), RandomLine(random, profile)}};
-      line.pieces[1].from_bytes = 1 + random.Below(100'000);
+      line.pieces[1].from_bytes = 1 + Below(random, 100'000);
     }
     const PiecewiseCost sum = Sum(lines[0], lines[1]);
     const PiecewiseCost slower = Slower(lines[0], lines[1]);
     for (int probe = 0; probe < 50; ++probe) {
-      const std::uint64_t bytes = random.Below(200'000);
+      const std::uint64_t bytes = Below(random, 200'000);
       const double left = lines[0].Seconds(bytes);
       const double right = lines[1].Seconds(bytes);
       ASSERT_NEAR(sum.Seconds(bytes), left + right, 1e-12);
@@ -55,11 +55,11 @@ TEST(PiecewiseCost, StaysAboveTheLinesBelow) {
   const Profile profile = RandomProfile(random, 10, 100'000);
   for (int instance = 0; instance < 300; ++instance) {
     PiecewiseCost line{{RandomLine(random, profile), RandomLine(random, profile)}};
-    line.pieces[1].from_bytes = 1 + random.Below(100'000);
+    line.pieces[1].from_bytes = 1 + Below(random, 100'000);
     for (const CostPiece& below : LinesBelow(line, 200'000)) {
       ASSERT_GE(below.startup_s, 0);
       for (int probe = 0; probe < 50; ++probe) {
-        const std::uint64_t bytes = 1 + random.Below(200'000);
+        const std::uint64_t bytes = 1 + Below(random, 200'000);
         ASSERT_LE(below.Seconds(static_cast<double>(bytes)), line.Seconds(bytes) * (1 + kRounding));
       }
     }
@@ -97,11 +97,11 @@ TEST(Rails, ShareWholeElementsOfRandomBlocks) {
   const Profile profile = RandomProfile(random, 10, 1'000'000);
   for (int instance = 0; instance < 500; ++instance) {
     std::vector<PiecewiseCost> lines;
-    for (std::uint64_t rail = 0; rail < 2 + random.Below(4); ++rail) {
+    for (std::uint64_t rail = 0; rail < 2 + Below(random, 4); ++rail) {
       lines.push_back({{RandomLine(random, profile)}});
     }
     const Stage stage = RailsRoute(lines).stages[0];
-    const std::uint64_t bytes = 4 * (1 + random.Below(1'000'000));
+    const std::uint64_t bytes = 4 * (1 + Below(random, 1'000'000));
     const std::vector<std::uint64_t> shares = Shares(stage, bytes, 4);
     std::uint64_t sum = 0;
     double element_s = 0;  // what an element costs on the slowest rail

@@ -8,6 +8,7 @@
 #include "service/plan/planner.h"
 #include "service/plan/random.h"
 #include "service/plan/workload.h"
+#include "tests/support/below.h"
 
 namespace headrace::plan {
 

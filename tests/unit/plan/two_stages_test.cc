@@ -142,11 +142,11 @@ TEST(ThreeStages, DelayTheNetworkBySixOfTheNodesStagesAtMost) {
     const Profile profile = RandomProfile(random, 12, 64, DType::kUInt8);
     const Workload work = MakeWorkload(profile);
     const CostPiece second = RandomLine(random, profile);
-    const double share = random.Below(2) == 0 ? 0.5 : 0.5 * random.Unit();
+    const double share = Below(random, 2) == 0 ? 0.5 : 0.5 * random.Unit();
     const CostPiece first{0, share * second.startup_s, share * second.s_per_byte};
     const Policy policies[] = {Policy::kWfbp, Policy::kP3, Policy::kMgWfbp, Policy::kByteScheduler};
     Draft draft = MakeDraft(policies[instance % 4], work, AllReduceRoute({{second}}), {});
-    draft = Pieces(work, draft, 1 + random.Below(3));
+    draft = Pieces(work, draft, 1 + Below(random, 3));
     draft.in_flight_max = 0;
     const Timetable alone = MakeTimetable(work, AllReduceRoute({{second}}), draft);
     const Timetable all = MakeTimetable(work, ThreeStages(first, second), draft);

@@ -68,13 +68,11 @@ TEST(UnifiedQueue, StopsAJobAtItsCreditAndGoesOnWhenCreditComesBack) {
   for (std::uint64_t i = 1; i <= 3; ++i) queue.Push(Make(kA, i, 50));
   const QueuedStage first = *queue.Pick(0, 0);
   const QueuedStage second = *queue.Pick(0, 0);
-  EXPECT_EQ(queue.InFlightBytes(0), 100U);
   EXPECT_FALSE(queue.Pick(0, 0).has_value());
   ExpectWait(WhyHeadWaits(queue, kA, TrafficClass::kPosted, 0, 0), Reason::kNoCredit, 0);
   queue.Return(second);
   EXPECT_EQ(queue.Pick(0, 0)->position, 3U);
   queue.Return(first);
-  EXPECT_EQ(queue.InFlightBytes(0), 50U);
 }
 
 TEST(UnifiedQueue, KeepsTheOrderWhenTheHeadIsTooLargeForTheCreditThatIsLeft) {
@@ -100,7 +98,6 @@ TEST(UnifiedQueue, GivesEachJobItsOwnCredit) {
   EXPECT_EQ(queue.Pick(0, 0)->job, kA);
   EXPECT_EQ(queue.Pick(0, 0)->job, kB) << "A has no credit left, which is not B's concern";
   EXPECT_FALSE(queue.Pick(0, 0).has_value());
-  EXPECT_EQ(queue.InFlightBytes(0), 200U);
 }
 
 TEST(UnifiedQueue, GivesEachLaneItsOwnCreditAndOrder) {
@@ -245,7 +242,6 @@ TEST(UnifiedQueue, TakesAWaitingStageOut) {
   EXPECT_FALSE(queue.Remove(first)) << "it is in flight";
   EXPECT_FALSE(queue.Remove(Make(kB, 2, 40))) << "no such job";
   EXPECT_EQ(queue.Pick(0, 0)->position, 3U);
-  EXPECT_EQ(queue.InFlightBytes(0), 80U);
 }
 
 TEST(UnifiedQueue, TellsTheHeadOfALine) {
@@ -320,12 +316,11 @@ TEST(UnifiedQueue, KeepsItsPromisesUnderRandomUse) {
         picked.erase(picked.begin() + static_cast<std::ptrdiff_t>(index));
       }
       ASSERT_EQ(queue.Waiting(0), waiting) << "seed " << seed;
-      ASSERT_EQ(queue.InFlightBytes(0), in_flight[kA] + in_flight[kB] + in_flight[kC]);
     }
     for (const QueuedStage& stage : picked) queue.Return(stage);
     Serve(queue, 1000);
     EXPECT_EQ(queue.Waiting(0), 0U) << "seed " << seed;
-    EXPECT_EQ(queue.InFlightBytes(0), 0U) << "seed " << seed;
+    for (const JobId job : jobs) queue.RemoveJob(job);  // which checks that all credit is back
   }
 }
 
@@ -462,7 +457,6 @@ TEST(UnifiedQueue, NeitherOrderOfAJobHoldsTheOthersCredit) {
   queue.Push({.token = 2, .position = 2, .job = kA, .bytes = 60});
   EXPECT_EQ(queue.Pick(0, 0)->traffic_class, TrafficClass::kPosted);
   EXPECT_FALSE(queue.Pick(0, 0).has_value());
-  EXPECT_EQ(queue.InFlightBytes(0), 560U);
 }
 
 }  // namespace

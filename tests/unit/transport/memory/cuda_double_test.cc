@@ -2,6 +2,7 @@
 #include "tests/support/cuda_double/cuda_double.h"
 
 #include "tests/contract/memory/peer.h"
+#include "tests/support/device_memory.h"
 #include "tests/unit/transport/memory/double_test.h"
 #include "transport/memory/device_arena.h"
 

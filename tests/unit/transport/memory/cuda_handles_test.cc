@@ -1,6 +1,7 @@
 // Handles: each releases what it holds, once, and leaves the current context alone.
 #include "transport/memory/cuda_handles.h"
 
+#include "tests/support/device_memory.h"
 #include "tests/unit/transport/memory/double_test.h"
 
 namespace headrace::transport {

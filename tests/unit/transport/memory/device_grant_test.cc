@@ -3,6 +3,7 @@
 #include "transport/memory/device_grant.h"
 #include "tests/support/expect_text.h"
 
+#include "tests/support/device_memory.h"
 #include "tests/unit/transport/memory/double_test.h"
 #include "tests/unit/transport/memory/segments.h"
 #include "transport/memory/device_import.h"

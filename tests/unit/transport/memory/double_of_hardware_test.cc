@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "tests/support/device_memory.h"
 #include "tests/unit/transport/memory/double_test.h"
 #include "transport/memory/device_arena.h"
 

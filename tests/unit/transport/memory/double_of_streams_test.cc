@@ -3,6 +3,7 @@
 #include <atomic>
 #include <thread>
 
+#include "tests/support/device_memory.h"
 #include "tests/unit/transport/memory/double_test.h"
 
 namespace headrace::transport {

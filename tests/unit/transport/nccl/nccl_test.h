@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/support/cuda_double/doubled_driver.h"
+#include "tests/support/device_memory.h"
 #include "tests/support/nccl_double/doubled_nccl.h"
 #include "transport/memory/gpus.h"
 #include "transport/transport.h"

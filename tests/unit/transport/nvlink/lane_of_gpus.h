@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/cuda_double/doubled_driver.h"
+#include "tests/support/device_memory.h"
 #include "transport/memory/gpus.h"
 #include "transport/nvlink/nvlink_transport.h"
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <set>
 
+#include "tests/support/device_memory.h"
 #include "tests/support/expect_text.h"
 #include "tests/unit/transport/nvlink/lane_of_gpus.h"
 #include "transport/nvlink/kernel_image.h"
