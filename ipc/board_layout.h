@@ -368,7 +368,7 @@ struct FlightRow {
   std::uint32_t tensors;
   std::uint16_t codec;  // in which it crossed between nodes: kind, and the parameter 8 bits higher
   std::uint16_t reserved0;
-  // Of its encoded messages to other nodes; 0 where it crossed as it is.
+  // What its encoded messages to other nodes took; 0 where it crossed as it is.
   std::uint64_t sent_bytes;
   std::uint32_t encode_us;
   std::uint32_t decode_us;

@@ -91,7 +91,7 @@ void SlowRanks::SetBound(Job& job, const SlowBound& bound, TimeNs now) {
   job.slow.activities.resize(job.world_size());
   job.slow.states.resize(job.world_size());
   if (bound.seconds == 0) return;
-  LookAgainAt(job, now + WindowOf(bound));
+  CheckAgainAt(job, now + WindowOf(bound));
   CompareWithTimeout(job);
 }
 
@@ -118,9 +118,9 @@ void SlowRanks::Measure(Job& job, std::uint32_t rank, TimeNs now) {
   const Member& member = job.member(rank);
   if (!job.formed() || job.failed || job.world_size() < 2 || member.session == nullptr) return;
   if (slow.activities[rank].said != RankState::Kind::kActive) {
-    SayState(job, rank, RankState::Kind::kActive, now);
+    ReportState(job, rank, RankState::Kind::kActive, now);
   }
-  if (slow.next_look_ns == kNever) LookAgainAt(job, now + WindowOf(slow.bound));
+  if (slow.next_check_ns == kNever) CheckAgainAt(job, now + WindowOf(slow.bound));
   if (slow.counts_from_ns == 0) slow.counts_from_ns = now + BoundOf(slow);
   if (now < slow.counts_from_ns) return;
   OwnWindow& window = slow.windows[rank];
@@ -206,8 +206,8 @@ void SlowRanks::HaveEvicted(Job& job, SlowRank slow) {
   ReportSlowRank(job, slow);
 }
 
-void SlowRanks::LookAgainAt(Job& job, TimeNs next_ns) {
-  job.slow.next_look_ns = next_ns;
+void SlowRanks::CheckAgainAt(Job& job, TimeNs next_ns) {
+  job.slow.next_check_ns = next_ns;
   next_check_ = std::min(next_check_, next_ns);
 }
 
@@ -215,8 +215,8 @@ bool SlowRanks::Check(const Jobs& jobs, TimeNs now) {
   if (now < next_check_) return false;
   next_check_ = kNever;
   for (const std::unique_ptr<Job>& job : jobs) {
-    if (job->slow.next_look_ns <= now) Look(*job, now);
-    next_check_ = std::min(next_check_, job->slow.next_look_ns);
+    if (job->slow.next_check_ns <= now) CheckJob(*job, now);
+    next_check_ = std::min(next_check_, job->slow.next_check_ns);
   }
   return true;
 }
@@ -229,27 +229,27 @@ void SlowRanks::Postpone(const Jobs& jobs, TimeNs by_ns) {
   }
 }
 
-void SlowRanks::Look(Job& job, TimeNs now) {
+void SlowRanks::CheckJob(Job& job, TimeNs now) {
   SlowRanksState& slow = job.slow;
-  slow.next_look_ns = kNever;
+  slow.next_check_ns = kNever;
   if (job.failed || job.world_size() < 2) return;
   bool again = !job.formed() || IsHeld(job);
   if (job.formed() && slow.counts_from_ns == 0) slow.counts_from_ns = now + BoundOf(slow);
   const bool counts = job.formed() && !IsHeld(job) && now >= slow.counts_from_ns;
   for (const std::uint32_t rank : job.local()) {
     const Member& member = job.member(rank);
-    if (member.session != nullptr && !member.gone) again |= LookAtRank(job, rank, counts, now);
+    if (member.session != nullptr && !member.gone) again |= CheckRank(job, rank, counts, now);
   }
   if (job.IsHere(0)) {
     // It may not have been allowed before.
     FindStalled(job, now);
     again |= slow.stalled != 0;
   }
-  // Of a job of which all ranks are idle nothing changes without a record.
-  if (again) LookAgainAt(job, now + WindowOf(slow.bound));
+  // Where all ranks are idle nothing changes without a record.
+  if (again) CheckAgainAt(job, now + WindowOf(slow.bound));
 }
 
-bool SlowRanks::LookAtRank(Job& job, std::uint32_t rank, bool counts, TimeNs now) {
+bool SlowRanks::CheckRank(Job& job, std::uint32_t rank, bool counts, TimeNs now) {
   using Kind = RankState::Kind;
   RankActivity& activity = job.slow.activities[rank];
   const Member& member = job.member(rank);
@@ -262,17 +262,17 @@ bool SlowRanks::LookAtRank(Job& job, std::uint32_t rank, bool counts, TimeNs now
                     activity.ended == seen.ended && activity.waited_ns == seen.waited_ns;
   if (!same || !counts) {
     activity = seen;
-    if (activity.said != Kind::kActive) SayState(job, rank, Kind::kActive, now);
+    if (activity.said != Kind::kActive) ReportState(job, rank, Kind::kActive, now);
     return true;
   }
   if (now - activity.since_ns < BoundOf(job.slow)) return true;
   const Kind kind = Waits(job, rank) ? Kind::kWaits : Kind::kStalled;
-  if (kind != activity.said) SayState(job, rank, kind, now);
+  if (kind != activity.said) ReportState(job, rank, kind, now);
   return kind == Kind::kWaits || member.session->CountsElsewhere();
 }
 
 // What it has posted is open because of others: other ranks here have not posted it, or it moves.
-// Of a gradient that need not be so: its block may wait for another gradient of this very rank.
+// A gradient may be open for another reason: its block waits for another one of this very rank.
 bool SlowRanks::Waits(const Job& job, std::uint32_t rank) {
   const Session* const session = job.members()[rank].session.get();
   bool waits = session != nullptr && session->WaitsElsewhere();
@@ -291,7 +291,7 @@ bool SlowRanks::Waits(const Job& job, std::uint32_t rank) {
 }
 
 // At most twice in a bound for each rank, since it is idle for a bound before it is anything else.
-void SlowRanks::SayState(Job& job, std::uint32_t rank, RankState::Kind kind, TimeNs now) {
+void SlowRanks::ReportState(Job& job, std::uint32_t rank, RankState::Kind kind, TimeNs now) {
   RankActivity& activity = job.slow.activities[rank];
   activity.said = kind;
   RankState state{.rank = rank, .kind = kind};
@@ -311,7 +311,7 @@ void SlowRanks::OnRankState(Job& job, const RankState& state, TimeNs now) {
   slow.states[state.rank] = {.kind = state.kind, .since_ns = now - state.seconds * kSecond};
   if (state.kind == RankState::Kind::kStalled) {
     // Whether it may be evicted can change by what no rank does.
-    if (slow.next_look_ns == kNever) LookAgainAt(job, now + WindowOf(slow.bound));
+    if (slow.next_check_ns == kNever) CheckAgainAt(job, now + WindowOf(slow.bound));
     return FindStalled(job, now);
   }
   const bool was_named = (slow.stalled & Bit(state.rank)) != 0;

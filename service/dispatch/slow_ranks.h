@@ -68,7 +68,7 @@ class SlowRanks {
  private:
   static TimeNs WindowOf(const SlowBound& bound);
   void SetBound(Job& job, const SlowBound& bound, TimeNs now);
-  // Of a job that evicts: whether its operations would time out before.
+  // Warns of a job that evicts and whose operations would time out before.
   void CompareWithTimeout(const Job& job);
   void Measure(Job& job, std::uint32_t rank, TimeNs now);
   void OnOwnShare(Job& job, const OwnShare& own, TimeNs now);
@@ -79,12 +79,12 @@ class SlowRanks {
   // The rank was named before.
   void HaveEvicted(Job& job, SlowRank slow);
   // ---- ranks that stand still ----
-  void LookAgainAt(Job& job, TimeNs next_ns);
-  void Look(Job& job, TimeNs now);
+  void CheckAgainAt(Job& job, TimeNs next_ns);
+  void CheckJob(Job& job, TimeNs now);
   // Returns whether anything but a record of the rank can change what it does.
-  bool LookAtRank(Job& job, std::uint32_t rank, bool counts, TimeNs now);
+  bool CheckRank(Job& job, std::uint32_t rank, bool counts, TimeNs now);
   static bool Waits(const Job& job, std::uint32_t rank);
-  void SayState(Job& job, std::uint32_t rank, RankState::Kind kind, TimeNs now);
+  void ReportState(Job& job, std::uint32_t rank, RankState::Kind kind, TimeNs now);
   void OnRankState(Job& job, const RankState& state, TimeNs now);
   void FindStalled(Job& job, TimeNs now);
   // ---- naming ----

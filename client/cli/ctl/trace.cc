@@ -58,8 +58,8 @@ Json ArgsOf(const FlightJob& job, const ipc::FlightRow& row, const ipc::FlightSt
       {"stage", stage.stage < kStages.size() ? kStages[stage.stage] : "?"},
       {"code", row.code < kCodesCount ? CodeName(static_cast<Code>(row.code)) : "unknown"}};
   constexpr std::uint8_t kBetweenNodes = 1;
-  if (const auto codec = CodecOfValue(row.codec); stage.step == kBetweenNodes && row.codec != 0) {
-    // Of all of the block's parts, where several rails carry one each.
+  if (const auto codec = CodecOfValue(row.codec); stage.stage == kBetweenNodes && row.codec != 0) {
+    // All of the block's parts together, where several rails carry one each.
     args["codec"] = codec ? Name(*codec) : "unknown";
     args["sent_bytes"] = row.sent_bytes;
     args["encode_us"] = row.encode_us;

@@ -48,7 +48,7 @@ struct SlowRanksState {
   // Ranks that stand still. `activities`, by rank, and the time of the next look are of this node's
   // ranks; what all ranks do, by rank, and who of them was named, of the node of rank 0.
   std::vector<RankActivity> activities;
-  TimeNs next_look_ns = kNever;
+  TimeNs next_check_ns = kNever;
   struct Known {
     RankState::Kind kind = RankState::Kind::kActive;
     TimeNs since_ns = 0;

@@ -54,7 +54,7 @@ struct BlockRecord {
   std::uint32_t count = 0;
   std::array<StageTimes, ipc::kFlightStagesMax> stages;
   std::array<TimeNs, kRailsMax> queued_ns{};  // by part of its stage
-  transport::CodecUse codec{};  // of all parts between nodes; zeros: none is encoded
+  transport::CodecUse codec{};                // of all parts between nodes; zeros: none is encoded
 };
 
 // One iteration of one rank while its gradients come in.
