@@ -14,7 +14,7 @@
 namespace headrace::ipc {
 
 inline constexpr std::uint64_t kBoardMagic = 0x3144524f42445248;  // "HRDBORD1"
-inline constexpr std::uint32_t kBoardVersion = 14;
+inline constexpr std::uint32_t kBoardVersion = 15;
 inline constexpr std::int64_t kTimeUnknown = -1;  // in rows whose field says that it may be
 
 inline constexpr std::size_t kJobRowsMax = 64;
@@ -280,6 +280,13 @@ struct PlanRow {
   char chosen[32];            // the candidate that was the fastest: policy, and how it was made
   char next_best[32];
   char codec[16];  // in which most of the compressed gradients cross between nodes; empty: none do
+  // Whether codecs pay: which one was judged, empty: none was; and the iteration as predicted
+  // without and with it. Where a codec is asked for, it is used all the same.
+  char judged_codec[16];
+  std::int64_t plain_ns;
+  std::int64_t coded_ns;
+  std::uint32_t codec_pays;  // 1: it does
+  std::uint32_t reserved0;
 };
 
 // One block of a plan, in dispatch order.
@@ -359,7 +366,12 @@ struct FlightRow {
   std::uint8_t code;          // headrace::Code; 0: it ended well
   std::uint8_t stages_count;  // may be more than there are rows of stages
   std::uint32_t tensors;
-  std::uint32_t reserved0;
+  std::uint16_t codec;  // in which it crossed between nodes: kind, and the parameter 8 bits higher
+  std::uint16_t reserved0;
+  // What its encoded messages to other nodes took; 0 where it crossed as it is.
+  std::uint64_t sent_bytes;
+  std::uint32_t encode_us;
+  std::uint32_t decode_us;
   // When each of the job's `ranks` posted it (of a plan's block: the last gradient in it), in
   // microseconds after first_post_ns; UINT32_MAX: it has not, UINT32_MAX - 1: that or more.
   std::uint32_t posted_us[kFlightRanksMax];
@@ -487,9 +499,9 @@ static_assert(sizeof(ServiceRow) == 368 && sizeof(CountersRow) == 256 && sizeof(
 static_assert(sizeof(UserRow) == 88);
 static_assert(sizeof(GpuRow) == 128 && sizeof(LogRow) == 16 && sizeof(CertificateRow) == 296);
 static_assert(sizeof(RankRow) == 80 && sizeof(QueueRow) == 168 && sizeof(LaneRow) == 216);
-static_assert(sizeof(EventRow) == 280 && sizeof(PlanRow) == 336 && sizeof(PlanBlockRow) == 120);
+static_assert(sizeof(EventRow) == 280 && sizeof(PlanRow) == 376 && sizeof(PlanBlockRow) == 120);
 static_assert(sizeof(ShareRow) == 64 && sizeof(FlightJobRow) == 184 && sizeof(PassRow) == 56);
-static_assert(sizeof(FlightStage) == 16 && sizeof(FlightRow) == 280);
+static_assert(sizeof(FlightStage) == 16 && sizeof(FlightRow) == 296);
 static_assert(sizeof(FlightCauseRow) == 512 && sizeof(FlightEndRow) == 512);
 static_assert(sizeof(PeerRow) == 192);
 

@@ -23,7 +23,7 @@
 namespace headrace::ipc {
 
 inline constexpr std::uint64_t kChannelMagic = 0x314e414843445248;  // "HRDCHAN1"
-inline constexpr std::uint32_t kChannelVersion = 4;
+inline constexpr std::uint32_t kChannelVersion = 5;
 inline constexpr std::uint32_t kErrorTextsMax = 64;
 inline constexpr std::size_t kErrorTextSize = 512;
 
@@ -42,6 +42,9 @@ struct ChannelHeader {
   // Client -> service: for how long its threads have waited for operations in this session. What
   // they have not is their own time, by which ranks that are slow are found. Informative.
   std::atomic<std::uint64_t> client_waited_ns;
+  // Client -> service: waits in other sessions of the process are counted in client_waited_ns, too.
+  // 0: they are not; else 1 + the number of threads that are in such a wait. Informative.
+  std::atomic<std::uint32_t> client_waits_elsewhere;
 };
 static_assert(sizeof(ChannelHeader) == 192 && offsetof(ChannelHeader, client_waited_ns) == 136);
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);

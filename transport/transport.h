@@ -148,6 +148,8 @@ struct CodecUse {
   // Over a few elements of each message: squares of the sums, and of what was left out of them.
   double sum_squares = 0;
   double residual_squares = 0;
+  // Blocks of the codec with a value that is not finite, which leaves nothing in its residual.
+  std::uint64_t not_finite_blocks = 0;
 };
 
 struct Completion {

@@ -116,6 +116,17 @@ int hr_session_members_wait(const hr_session* session) {
   return session->session->members_wait() ? 1 : 0;
 }
 
+hr_status hr_session_count_waits(hr_session* session, const hr_session* in, hr_error* error) {
+  return WithSession(session, error, [session, in](Session& opened) -> Status {
+    if (in == nullptr || in == session) {
+      return Error(Code::kInvalidArgument,
+                   "waits of a session are counted in another one, which is not NULL");
+    }
+    opened.CountWaitsIn(*in->session);
+    return {};
+  });
+}
+
 const char* hr_session_rendezvous(const hr_session* session) {
   return session->session->rendezvous().c_str();
 }

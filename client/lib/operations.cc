@@ -152,6 +152,17 @@ bool Operations::Spin(std::uint64_t sequence, TimeNs limit_ns) const {
   return false;
 }
 
+bool Operations::Sleep(std::uint64_t sequence, TimeNs bound_ns) const {
+  const TimeNs spin_ns = std::min(spin_ns_, bound_ns);
+  if (spin_ns > 0 && Spin(sequence, spin_ns)) return true;
+  return reader_.Wait(sequence, bound_ns == kNever ? kNever : bound_ns - spin_ns);
+}
+
+void Operations::CountWaitsIn(const Operations& other) {
+  counted_in_ = other.elsewhere_;
+  counted_in_->Enable();
+}
+
 Result<bool> Operations::WaitForEnd(std::uint64_t operation, TimeNs timeout_ns) {
   if (Status status = CheckPosted(operation); !status) return status.error();
   if (operation <= before_) return true;
@@ -160,10 +171,10 @@ Result<bool> Operations::WaitForEnd(std::uint64_t operation, TimeNs timeout_ns) 
   if (timeout_ns == 0) return false;
   const TimeNs begin = MonotonicNow();
   const TimeNs bound_ns = timeout_ns < 0 ? kNever : timeout_ns;
-  const TimeNs spin_ns = std::min(spin_ns_, bound_ns);
-  const bool ended = (spin_ns > 0 && Spin(sequence, spin_ns)) ||
-                     reader_.Wait(sequence, bound_ns == kNever ? kNever : bound_ns - spin_ns);
+  if (counted_in_ != nullptr) counted_in_->OnWaitBegun();
+  const bool ended = Sleep(sequence, bound_ns);
   const auto waited_ns = static_cast<std::uint64_t>(MonotonicNow() - begin);
+  if (counted_in_ != nullptr) counted_in_->OnWaitEnded(waited_ns);
   counters_.waits.fetch_add(1, std::memory_order_relaxed);
   counters_.waited_ns.fetch_add(waited_ns, std::memory_order_relaxed);
   channel_->header.client_waited_ns.fetch_add(waited_ns, std::memory_order_relaxed);
@@ -263,6 +274,7 @@ void Operations::Renew(ipc::ChannelLayout& channel, int doorbell_fd) {
   writer_ = ipc::RingWriter(channel);
   reader_ = ipc::CompletionReader(channel);
   channel_ = &channel;
+  elsewhere_->MoveTo(&channel);
   doorbell_fd_ = doorbell_fd;
   promises_.fill(0);
   loss_.reset();

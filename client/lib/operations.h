@@ -11,10 +11,12 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 
 #include "client/lib/failures.h"
+#include "client/lib/wait_counter.h"
 #include "ipc/base/clock.h"
 #include "ipc/base/result.h"
 #include "ipc/channel.h"
@@ -50,7 +52,12 @@ class Operations {
         reader_(channel),
         channel_(&channel),
         doorbell_fd_(doorbell_fd),
-        spin_ns_(spin_ns) {}
+        spin_ns_(spin_ns) {
+    elsewhere_->MoveTo(&channel);
+  }
+  ~Operations() { elsewhere_->MoveTo(nullptr); }
+  Operations(const Operations&) = delete;
+  Operations& operator=(const Operations&) = delete;
 
   // How long a post waits for the oldest operation when the channel is full. Before the first post.
   void BoundFullWait(TimeNs bound_ns) { full_wait_ns_ = bound_ns; }
@@ -79,6 +86,9 @@ class Operations {
   // The rank whose send a receive got, once it ended well. Errors: kInvalidArgument (never posted),
   // kBusy (open, or failed), kNotFound (so long ago that nobody knows).
   Result<std::uint32_t> SourceOf(std::uint64_t operation) const;
+
+  // From now on waits here count in the session of `other`, too. Not while anybody waits here.
+  void CountWaitsIn(const Operations& other);
 
   // The number of the oldest operation that has not ended; 0: none is open.
   std::uint64_t OldestOpen();
@@ -110,6 +120,8 @@ class Operations {
   ipc::Outcome ReadLocked(std::uint64_t sequence) const;
   bool Spin(std::uint64_t sequence, TimeNs limit_ns) const;
   void Ring();
+  // At most until the deadline; says whether it ended.
+  bool Sleep(std::uint64_t sequence, TimeNs bound_ns) const;
 
   mutable std::mutex mutex_;
   ipc::RingWriter writer_;             // guarded by mutex_
@@ -132,6 +144,10 @@ class Operations {
   std::atomic<std::uint64_t> posted_ = 0;  // number of the newest operation
   mutable std::atomic<bool> has_failed_ = false;
   OperationCounters counters_;
+  // What other sessions have waited; they share it. And that of the session in which this one's
+  // waits count; null: of none.
+  std::shared_ptr<WaitCounter> elsewhere_ = std::make_shared<WaitCounter>();
+  std::shared_ptr<WaitCounter> counted_in_;
 };
 
 }  // namespace headrace::client

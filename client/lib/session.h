@@ -132,6 +132,8 @@ class Session final : public LossListener {
   Result<std::uint64_t> Post(Result<TableRequest> request);
   Result<std::uint64_t> PostBarrier();
 
+  // Before anything is waited for in this one.
+  void CountWaitsIn(const Session& other) { operations_.CountWaitsIn(other.operations_); }
   Result<bool> HasEnded(std::uint64_t operation) const { return operations_.HasEnded(operation); }
   Status Wait(std::uint64_t operation, TimeNs timeout_ns);
   // The rank whose send a receive has taken, once that has ended well.

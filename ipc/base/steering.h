@@ -29,10 +29,12 @@ enum class SteeringKind : std::uint8_t {
   kOwnShare = 13,    // value: OwnShare, to the node of rank 0
   kSlowRank = 14,    // value: SlowRank, from the node of rank 0
   kApplicants = 15,  // between services only, from the leader; value: WaitingApplicants
+  kRankState = 16,   // about slow ranks, too; value: RankState, to the node of rank 0
   kEvict = 20,       // value: a rank, which the job loses at once as if its process were gone
 };
 constexpr bool IsAboutSlowRanks(SteeringKind kind) {
-  return kind >= SteeringKind::kSlowBound && kind <= SteeringKind::kSlowRank;
+  return (kind >= SteeringKind::kSlowBound && kind <= SteeringKind::kSlowRank) ||
+         kind == SteeringKind::kRankState;
 }
 inline constexpr int kSteeringKindsCount = 9;  // that people may ask for, beside kEvict
 

@@ -8,7 +8,7 @@ using Quorum = import "client.capnp".Quorum;
 using Membership = import "client.capnp".Membership;
 $Cxx.namespace("headrace::schema");
 
-const peerProtocolVersion :UInt32 = 11;
+const peerProtocolVersion :UInt32 = 12;
 
 struct PeerHello {
   protocolVersion @0 :UInt32;
@@ -209,6 +209,7 @@ struct PeerMessage {
       graceMs @73 :UInt32;
       members @74 :List(MemberReport);  # all that the node knows of, in growing order
       meetsHere @82 :Bool;  # the service that is told is where the node meets the others
+      stallMs @91 :UInt32;  # for members that are attached and do not ask; 0: without limit
       placesEpoch @83 :UInt32;  # JobPlaces.epoch of those that the node knows; 0: none
     }
     leaveQuorum @75 :Void;  # nobody there asks any more

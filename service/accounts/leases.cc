@@ -147,6 +147,18 @@ std::vector<SessionId> Leases::SessionsOf(JobId job) const {
   return sessions;
 }
 
+std::vector<SessionId> Leases::OtherJobsOf(const SessionIdentity& identity) const {
+  std::vector<SessionId> sessions;
+  if (!identity.pid_is_known) return sessions;
+  for (const auto& [id, lease] : leases_) {
+    const SessionIdentity& other = lease.identity;
+    const bool is_same = other.pid_is_known && other.pid == identity.pid &&
+                         other.uid == identity.uid && other.job != identity.job;
+    if (lease.ended && is_same) sessions.push_back(id);
+  }
+  return sessions;
+}
+
 std::vector<Leases::OpenJob> Leases::OpenJobs() const {
   std::map<JobId, OpenJob> jobs;
   for (const auto& [id, lease] : leases_) {

@@ -50,6 +50,8 @@ class Leases {
   const SessionIdentity* Find(SessionId session) const;
   // Those that are open.
   std::vector<SessionId> SessionsOf(JobId job) const;
+  // Open sessions of its process in other jobs, as far as the kernel knows the process.
+  std::vector<SessionId> OtherJobsOf(const SessionIdentity& identity) const;
   // The jobs of all open sessions, for a service that wants to end.
   struct OpenJob {
     JobId job;

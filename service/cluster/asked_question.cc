@@ -18,6 +18,28 @@ Error LeftOut(const std::string& job, std::uint32_t member) {
                   job, member));
 }
 
+std::uint32_t StallOf(const SlowBound& bound) {
+  if (bound.least_world == 0) return 0;
+  return std::clamp(std::min(bound.seconds, kSlowBoundMaxS) * 1000, kQuorumStallLeastMs,
+                    kQuorumStallMaxMs);
+}
+
+std::vector<SessionBroken> EvictionsBy(const Quorum& quorum, const KnownMembers::Job* job) {
+  std::vector<SessionBroken> evictions;
+  for (const LostMember& each : quorum.lost) {
+    if (job == nullptr) break;
+    const auto member = job->members.find(each.member);
+    if (member == job->members.end() || member->second.session == SessionId{}) continue;
+    evictions.push_back({.session = member->second.session,
+                         .error = Error(Code::kPeerLost,
+                                        "was evicted: the job goes on without "
+                                        "it, since it " +
+                                            each.cause),
+                         .evicted = true});
+  }
+  return evictions;
+}
+
 std::string DescribeDecision(const std::string& job, const Quorum& quorum) {
   std::vector<std::string> lost;
   for (const LostMember& each : quorum.lost) {
@@ -44,6 +66,7 @@ ReportQuorum DescribeMembers(std::uint32_t number, const AskedQuestion& question
   std::map<std::uint32_t, MemberReport> members;
   if (job != nullptr) {
     report.epoch = job->epoch;
+    report.rules.stall_ms = job->stall_ms;
     for (const auto& [number_of, member] : job->members) {
       const bool lost = !member.lost.empty();
       members[number_of] = {.member = number_of,

@@ -16,7 +16,9 @@
 #include "service/cluster/peer_messages.h"
 #include "service/cluster/quorum_places.h"
 #include "service/peers/messages.h"
+#include "service/rpc/messages.h"
 #include "service/session/quorum.h"
+#include "service/session/slow_rank.h"
 
 namespace headrace::service {
 
@@ -52,6 +54,10 @@ std::vector<QuorumPlace> PlacesOf(const JobPlaces* known, const std::set<std::st
                                   const FollowerOptions& options);
 // The error for a member that a decision has excluded.
 Error LeftOut(const std::string& job, std::uint32_t member);
+// For how long members of a job with that bound are waited for that are attached and do not ask.
+std::uint32_t StallOf(const SlowBound& bound);
+// The sessions of this node whose members the decision has given up: they stand still.
+std::vector<SessionBroken> EvictionsBy(const Quorum& quorum, const KnownMembers::Job* job);
 // For the log and for events.
 std::string DescribeDecision(const std::string& job, const Quorum& quorum);
 

@@ -82,8 +82,9 @@ struct NoteRefusal {
   std::string leader;
   std::string why;
 };
-using FollowerAction = std::variant<ToLeader, ToDispatch, ToLane, ToWatch, ReachLeader, LeaveLeader,
-                                    NoteRefusal, Answered, QuorumAnswered, MembersWait>;
+using FollowerAction =
+    std::variant<ToLeader, ToDispatch, ToLane, ToWatch, ReachLeader, LeaveLeader, NoteRefusal,
+                 Answered, QuorumAnswered, MembersWait, SessionBroken>;
 
 struct FollowedJob {
   enum class Phase : std::uint8_t {

@@ -34,6 +34,7 @@ void FollowedQuorums::OnRankAttached(const SessionIdentity& identity) {
   }
   KnownMembers::Job& job = Remember(key);
   job.epoch = std::max(job.epoch, identity.epoch);
+  job.stall_ms = StallOf(identity.slow_bound);
   KnownMembers::Note(job, identity.member, {.session = identity.id, .lost = {}});
   ReportIfAsked(key);
 }
@@ -444,6 +445,9 @@ void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorum& me
   Quorum quorum = message.quorum;
   quorum.rendezvous = leader;
   Spread(question->second, leader, quorum);
+  for (SessionBroken& each : EvictionsBy(quorum, members_.Find(question->second.key))) {
+    jobs_.Add(std::move(each));
+  }
   for (auto& [member, asker] : question->second.askers) {
     if (quorum.membership.RankOf(member)) {
       Answer(asker, quorum);

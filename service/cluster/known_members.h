@@ -31,6 +31,7 @@ class KnownMembers {
   struct Job {
     JobKey key;
     std::uint32_t epoch = 0;
+    std::uint32_t stall_ms = 0;  // QuorumRules, as its ranks gave it when they attached
     std::map<std::uint32_t, Member> members;
   };
 

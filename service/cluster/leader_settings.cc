@@ -27,7 +27,9 @@ void LeaderSettings::Handle(Job& job, Part& part, const RequestSteering& request
   for (const Part& other : job.parts) {
     if (other.server || other.forgot) continue;
     // Who is slow is found where rank 0 is.
-    if (steering.kind == SteeringKind::kOwnShare && !other.ranks.contains(0)) continue;
+    const bool is_compared =
+        steering.kind == SteeringKind::kOwnShare || steering.kind == SteeringKind::kRankState;
+    if (is_compared && !other.ranks.contains(0)) continue;
     Steering announced = steering;
     if (other.node == part.node) announced.node.clear();
     jobs_.Send(other, AnnounceSteering{.job = other.number, .steering = std::move(announced)});

@@ -314,6 +314,7 @@ LedQuorums::View LedQuorums::ViewOf(const Question& question) const {
     view.epoch = std::max(view.epoch, report.epoch);
     view.rules.min_world = std::max(view.rules.min_world, report.rules.min_world);
     view.rules.grace_ms = std::max(view.rules.grace_ms, report.rules.grace_ms);
+    view.rules.stall_ms = std::max(view.rules.stall_ms, report.rules.stall_ms);
     // If two decisions have the same generation, the one in this service's directory counts.
     const bool same = report.membership.generation == decided && decided != 0;
     if (!same && IsNewer(report.membership, view.membership)) view.membership = report.membership;
@@ -382,24 +383,40 @@ void LedQuorums::Evaluate(std::uint64_t number, TimeNs now) {
   View view = ViewOf(question);
   question.changed = false;
   // No grace times while no member asks.
-  std::erase_if(question.graces, [&view](const auto& entry) {
-    return view.asking.empty() || !std::ranges::count(view.unknown, entry.first);
+  const auto has_grace = [&view](std::uint32_t member, const Question::Grace& grace) {
+    return std::ranges::count(grace.attached ? view.attached : view.unknown, member) != 0;
+  };
+  std::erase_if(question.graces, [&](const auto& entry) {
+    return view.asking.empty() || !has_grace(entry.first, entry.second);
   });
-  bool waits = view.asking.empty() || !view.attached.empty() || !view.elsewhere.empty();
-  for (const std::uint32_t member : view.unknown) {
-    if (view.asking.empty()) break;
-    Question::Grace& grace = question.graces[member];
-    if (now != kNoTime) {
-      if (grace.until_ns == 0) grace.until_ns = now + view.rules.grace_ms * kMillisecond;
-      grace.over = now >= grace.until_ns;
+  bool waits = view.asking.empty() || !view.elsewhere.empty();
+  const auto wait_for = [&](const std::vector<std::uint32_t>& members, std::uint32_t grace_ms,
+                            bool attached) {
+    for (const std::uint32_t member : members) {
+      Question::Grace& grace = question.graces[member];
+      grace.attached = attached;
+      if (now != kNoTime) {
+        if (grace.until_ns == 0) grace.until_ns = now + grace_ms * kMillisecond;
+        grace.over = now >= grace.until_ns;
+      }
+      waits = waits || !grace.over;
     }
-    waits = waits || !grace.over;
-  }
+  };
+  if (!view.asking.empty()) wait_for(view.unknown, view.rules.grace_ms, false);
+  const bool limited = view.rules.stall_ms != 0;
+  if (!view.asking.empty() && limited) wait_for(view.attached, view.rules.stall_ms, true);
+  waits = waits || (!view.attached.empty() && !limited);
   // Without a running grace time only a new report can change the result.
   if (waits) return AnnounceWaits(question, view);
   for (const std::uint32_t member : view.unknown) {
     view.lost.push_back(
         {.member = member, .cause = fmt::format("has not come within {} ms", view.rules.grace_ms)});
+  }
+  for (const std::uint32_t member : view.attached) {
+    view.lost.push_back({.member = member,
+                         .cause = fmt::format("stands still: it is attached, and has not come "
+                                              "within {} ms",
+                                              view.rules.stall_ms)});
   }
   Decide(question, std::move(view));
   quorums_.erase(number);

@@ -70,11 +70,13 @@ class LedQuorums {
     std::string name;
     std::uint32_t uid = 0;
     std::map<NodeId, ReportQuorum> reports;
-    // Grace times of members of which nothing is known. A member that becomes unknown later gets a
+    // Grace times of members of which nothing is known, and, where the job evicts those that stand
+    // still, of attached ones that do not ask. A member that becomes unknown later gets a
     // full grace time, because its connection may have closed just before it asks.
     struct Grace {
       TimeNs until_ns = 0;  // 0: set by the next Expire
       bool over = false;
+      bool attached = false;
     };
     std::map<std::uint32_t, Grace> graces{};
     bool changed = false;      // a report was withdrawn: Expire evaluates the question

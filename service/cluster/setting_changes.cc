@@ -51,6 +51,8 @@ const char* NameOf(SteeringKind kind) {
       return "own share of a rank";
     case SteeringKind::kSlowRank:
       return "slow rank";
+    case SteeringKind::kRankState:
+      return "state of a rank";
     case SteeringKind::kApplicants:
       return "waiting applicants";
     case SteeringKind::kEvict:

@@ -41,6 +41,7 @@ void JobCommands::Steer(Job& job, const Steering& steering, TimeNs now) {
     case Kind::kSlowBound:
     case Kind::kOwnShare:
     case Kind::kSlowRank:
+    case Kind::kRankState:
       return OnSlow(job, steering, now);
     case Kind::kApplicants:
       job.steering.applicants = WaitingApplicants::Of(steering.value);

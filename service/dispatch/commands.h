@@ -42,6 +42,9 @@ class JobCommands {
     slow_ranks_.OnRecord(job, rank, now);
     FinishDrain(job, now);
   }
+  // For ranks that do nothing, at next_check() or later. Returns whether that was due.
+  bool CheckRanks(const Jobs& jobs, TimeNs now) { return slow_ranks_.Check(jobs, now); }
+  TimeNs next_check() const { return slow_ranks_.next_check(); }
   // After a post and after an end: ends the job, if it is drained and everything up to the limits
   // has ended.
   void FinishDrain(Job& job, TimeNs now) {

@@ -105,6 +105,7 @@ bool Dispatch::DoWork(TimeNs now) {
 void Dispatch::Postpone(TimeNs lost_ns, TimeNs now) {
   parts_->flow.Postpone(jobs_, lost_ns);
   StragglerMonitor::Postpone(jobs_, now);
+  SlowRanks::Postpone(jobs_, lost_ns);
   if (drain_deadline_ != kNever) drain_deadline_ += lost_ns;
   catch_up_turns_ = kCatchUpTurnsMax;
   if (lost_ns < kSecond) return;
@@ -127,10 +128,8 @@ bool Dispatch::Turn(TimeNs now) {
     parts_->flow.Expire(jobs_, now);
     worked = true;
   }
-  if (now >= parts_->stragglers.next_check()) {
-    parts_->stragglers.Check(jobs_, now);
-    worked = true;
-  }
+  worked |= parts_->stragglers.Check(jobs_, now);
+  worked |= catch_up_turns_ == 0 && parts_->commands.CheckRanks(jobs_, now);
   if (!worked && !draining_) return false;
   parts_->flow.blocks().Schedule(jobs_, now);
   if (parts_->interleaving) parts_->interleaving->Check(jobs_, now);
@@ -194,9 +193,9 @@ TimeNs Dispatch::NextDeadline() const {
       jobs_, [](const auto& job) { return job->busy() && job->steering.frozen_since_ns == 0; });
   const TimeNs next_turn = open ? standstill_.turned_ns() + kTurnEvery : kNever;
   return std::min({next_turn, parts_->flow.next_deadline(), parts_->intake.next_look_at_words(),
-                   parts_->stragglers.next_check(), parts_->flow.lanes().NextFlush(),
-                   rpc_.NextDeadline(), peers_.NextDeadline(), watch_.NextDeadline(),
-                   mapping_.NextDeadline(), drain_deadline_});
+                   parts_->stragglers.next_check(), parts_->commands.next_check(),
+                   parts_->flow.lanes().NextFlush(), rpc_.NextDeadline(), peers_.NextDeadline(),
+                   watch_.NextDeadline(), mapping_.NextDeadline(), drain_deadline_});
 }
 
 bool Dispatch::HandleInbox(TimeNs now) {

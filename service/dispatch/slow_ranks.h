@@ -11,9 +11,16 @@
 // says, and in kRoundsMin. So one iteration that takes long, of a rank that compiles or writes a
 // checkpoint, names nobody. As long as the bound is, too, after a job's begin nothing counts.
 //
+// A rank that stands still ends no round, and posts nothing that this would hear of. So each node
+// looks at its ranks at times of its own: one that has posted nothing, of which nothing has ended,
+// and that has said no wait, for as long as the bound, either waits for others (it has posted what
+// is open), or is stalled. The node says which (RankState), and when that is over. Where rank 0 is,
+// a stalled rank is named when all ranks wait or are stalled, and one at least waits.
+//
 // SlowRank goes to all nodes. An eviction is that of `headracectl evict`: one in the life of an
-// epoch, of the slowest, never below the least world that the job sets, and not while a plan is
-// being agreed on, nor while the job is paused or drained.
+// epoch, of the slowest, or of the one that has stood still for longest, never below the least
+// world that the job sets, nor while the job is paused or drained. A rank that is slow stays while
+// a plan is being agreed on; with one that stands still that might never end.
 //
 // Owned and called by dispatch, on its thread.
 #pragma once
@@ -45,7 +52,12 @@ class SlowRanks {
   void OnRecord(Job& job, std::uint32_t rank, TimeNs now) {
     if (job.slow.bound.seconds != 0) Measure(job, rank, now);
   }
-  // Steering of one of the three kinds, of which `value` is checked. Says why the rank that a
+  // At next_check(), or later: looks for ranks that stand still. Returns whether that was due.
+  bool Check(const Jobs& jobs, TimeNs now);
+  TimeNs next_check() const { return next_check_; }
+  // The service stood still for so long: what its ranks have not done meanwhile does not count.
+  static void Postpone(const Jobs& jobs, TimeNs by_ns);
+  // Steering of one of the four kinds, of which `value` is checked. Says why the rank that a
   // SlowRank names is to be evicted, if it is.
   struct Eviction {
     std::uint32_t rank = 0;
@@ -55,13 +67,27 @@ class SlowRanks {
 
  private:
   static TimeNs WindowOf(const SlowBound& bound);
-  static void SetBound(Job& job, const SlowBound& bound);
+  void SetBound(Job& job, const SlowBound& bound, TimeNs now);
+  // Warns of a job that evicts and whose operations would time out before.
+  void CompareWithTimeout(const Job& job);
   void Measure(Job& job, std::uint32_t rank, TimeNs now);
   void OnOwnShare(Job& job, const OwnShare& own, TimeNs now);
   // All ranks have said a share.
   void EndRound(Job& job, TimeNs now);
   static std::uint32_t MedianOfOthers(const SlowRanksState& slow, std::uint32_t rank);
   static bool MayEvict(const Job& job);
+  // The rank was named before.
+  void HaveEvicted(Job& job, SlowRank slow);
+  // ---- ranks that stand still ----
+  void CheckAgainAt(Job& job, TimeNs next_ns);
+  void CheckJob(Job& job, TimeNs now);
+  // Returns whether anything but a record of the rank can change what it does.
+  bool CheckRank(Job& job, std::uint32_t rank, bool counts, TimeNs now);
+  static bool Waits(const Job& job, std::uint32_t rank);
+  void ReportState(Job& job, std::uint32_t rank, RankState::Kind kind, TimeNs now);
+  void OnRankState(Job& job, const RankState& state, TimeNs now);
+  void FindStalled(Job& job, TimeNs now);
+  // ---- naming ----
   // To all nodes of the job, this one included.
   void ReportSlowRank(const Job& job, const SlowRank& slow);
   std::optional<Eviction> OnSlowRank(Job& job, const SlowRank& slow);
@@ -69,6 +95,7 @@ class SlowRanks {
   Outgoing<PeersMessage>& peers_;
   JobEvents& events_;
   BoardWriter& board_;
+  TimeNs next_check_ = kNever;
 };
 
 }  // namespace headrace::service

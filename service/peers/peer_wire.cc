@@ -355,16 +355,19 @@ void Describe(auto& wire, Is<ReportQuorum> auto& report) {
   wire.Number(report.epoch, HR_FIELD(Epoch));
   wire.Number(report.rules.min_world, HR_FIELD(MinWorld));
   wire.Number(report.rules.grace_ms, HR_FIELD(GraceMs));
+  wire.Number(report.rules.stall_ms, HR_FIELD(StallMs));
   wire.List(report.members, transport::kMembersMax, "{} members of a job", HR_LIST(Members));
   wire.Number(report.meets_here, HR_FIELD(MeetsHere));
   wire.Number(report.places_epoch, HR_FIELD(PlacesEpoch));
   wire.Check([&report] {
-    return report.epoch < kEpochMax && report.rules.grace_ms <= kQuorumGraceMaxMs
+    return report.epoch < kEpochMax && report.rules.grace_ms <= kQuorumGraceMaxMs &&
+                   report.rules.stall_ms <= kQuorumStallMaxMs
                ? ""
                : fmt::format(
-                     "a quorum question after epoch {} with a grace of {} ms (epochs are at "
-                     "most {}, graces {} ms)",
-                     report.epoch, report.rules.grace_ms, kEpochMax - 1, kQuorumGraceMaxMs);
+                     "a quorum question after epoch {} with a grace of {} ms, and {} ms "
+                     "for who stands still (at most {}, {} and {})",
+                     report.epoch, report.rules.grace_ms, report.rules.stall_ms, kEpochMax - 1,
+                     kQuorumGraceMaxMs, kQuorumStallMaxMs);
   });
 }
 

@@ -462,6 +462,8 @@ void Peers::Execute(const Answered& action) { outbox_.Send(ports_.rpc, action); 
 
 void Peers::Execute(const QuorumAnswered& action) { outbox_.Send(ports_.rpc, action); }
 
+void Peers::Execute(const SessionBroken& action) { outbox_.Send(ports_.rpc, action); }
+
 void Peers::Execute(const MembersWait& action) { outbox_.Send(ports_.rpc, action); }
 
 void Peers::Execute(const ToWatch& action) {

@@ -105,6 +105,7 @@ class Peers final : public PeerDialer::Owner,
   void Execute(const ToLane& action);
   void Execute(const Answered& action);
   void Execute(const QuorumAnswered& action);
+  void Execute(const SessionBroken& action);
   void Execute(const MembersWait& action);
   void Execute(const ToWatch& action);
   void Execute(const ReachLeader& action);

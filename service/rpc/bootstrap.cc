@@ -114,7 +114,8 @@ LeaseRequest Bootstrap::ReadLease(schema::AttachRequest::Reader request) const {
   lease.member = lease.rank < members.size() ? members[lease.rank] : lease.rank;
   lease.members_hash = HashOfMembers(ReadMembers(members));
   lease.uid = client_->process.uid;
-  lease.pid = client_->process.pid > 0 ? client_->process.pid : request.getPid();
+  lease.pid_is_known = client_->process.pid > 0;
+  lease.pid = lease.pid_is_known ? client_->process.pid : request.getPid();
   lease.timeout_ms = timeout_ms != 0 ? timeout_ms : ports_.operation_timeout_ms;
   const auto rendezvous = request.getRendezvous();
   const auto architecture = request.getArchitecture();

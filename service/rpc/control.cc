@@ -225,10 +225,18 @@ void Control::Handle(const Pong& message) {
 void Control::Handle(const SessionBroken& message) {
   const SessionIdentity* identity = leases_.Find(message.session);
   if (identity == nullptr) return;
+  std::vector<SessionId> ended{message.session};
+  // As if its process were gone: in groups, which are jobs of their own, it is waited for, too.
+  if (message.evicted) {
+    const std::vector<SessionId> others = leases_.OtherJobsOf(*identity);
+    ended.insert(ended.end(), others.begin(), others.end());
+  }
   const std::string who =
       fmt::format("rank {} of job {} {}", identity->rank, identity->job_name, message.error.text());
-  leases_.End(message.session, false, message.error.code(), message.error.text(), message.evicted);
-  notices_.Send(message.session, {.kind = SessionNotice::Kind::kEnded, .text = who});
+  for (const SessionId session : ended) {
+    leases_.End(session, false, message.error.code(), message.error.text(), message.evicted);
+    notices_.Send(session, {.kind = SessionNotice::Kind::kEnded, .text = who});
+  }
 }
 
 void Control::Handle(const JobFailed& message) {

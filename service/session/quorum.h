@@ -15,11 +15,17 @@
 
 #include "ipc/base/clock.h"
 #include "ipc/base/result.h"
+#include "ipc/base/steering.h"
 
 namespace headrace::service {
 
 // For how long a member of which nothing is known is waited for, at most.
 inline constexpr std::uint32_t kQuorumGraceMaxMs = 3'600'000;
+// One that is attached in the epoch to come waits there for the others for some time before it asks
+// again (client/lib/session_reconnect.cc): it is waited for longer than that.
+inline constexpr std::uint32_t kQuorumStallLeastMs = 15'000;
+inline constexpr std::uint32_t kQuorumStallMaxMs = 86'400'000;
+static_assert(kQuorumStallMaxMs == kSlowBoundMaxS * 1000);
 
 struct Membership {
   std::uint32_t generation = 0;        // of the decision; 0: the job as it began
@@ -88,10 +94,11 @@ struct LostMember {
 };
 
 // With how many ranks the job may go on, and how long those are waited for of which nothing is
-// known. Of ranks that differ, the greater counts.
+// known, and those that are attached and do not ask. Of ranks that differ, the greater counts.
 struct QuorumRules {
   std::uint32_t min_world = 1;
   std::uint32_t grace_ms = 0;
+  std::uint32_t stall_ms = 0;  // 0: without limit
 };
 
 // What all that are left are told: their ranks are their places in the membership, and they attach

@@ -61,6 +61,7 @@ struct SessionIdentity {
   std::uint32_t world_size = 1;
   std::uint32_t uid = 0;
   std::int32_t pid = 0;
+  bool pid_is_known = false;     // by the kernel, and not only said by the client
   std::uint32_t timeout_ms = 0;  // default of its operations; never 0 once attached
   // Where the nodes of the job meet, "host" or "host:port"; empty when all ranks are on this node.
   std::string rendezvous{};
@@ -117,6 +118,11 @@ class Session {
     return channel_.layout().header.client_waited_ns.load(std::memory_order_relaxed);
   }
 
+  // Whether its process counts waits in other sessions here, and whether a thread is in one, as it
+  // says.
+  bool CountsElsewhere() const { return WaitsElsewhereWord() != 0; }
+  bool WaitsElsewhere() const { return WaitsElsewhereWord() > 1; }
+
   void AddTensors(TensorId first, std::vector<Tensor> tensors);
   void RemoveTensors(TensorId first, std::uint32_t count);
   // Null when unknown.
@@ -143,6 +149,9 @@ class Session {
   const Gradients* gradients() const { return gradients_ ? &*gradients_ : nullptr; }
 
  private:
+  std::uint32_t WaitsElsewhereWord() const {
+    return channel_.layout().header.client_waits_elsewhere.load(std::memory_order_relaxed);
+  }
   SessionIdentity identity_;
   ipc::Channel channel_;
   UniqueFd doorbell_;

@@ -31,10 +31,15 @@ Status CheckSlowSteering(SteeringKind kind, std::uint64_t value) {
   if (kind == SteeringKind::kOwnShare) {
     const OwnShare own = OwnShare::Of(value);
     possible = own.rank < transport::kMembersMax && own.share <= OwnShare::kWhole;
+  } else if (kind == SteeringKind::kRankState) {
+    const RankState state = RankState::Of(value);
+    possible = state.rank < transport::kMembersMax && state.kind <= RankState::Kind::kStalled &&
+               state.Value() == value && state.seconds <= 2 * kSlowBoundMaxS;
   } else {
     const SlowRank slow = SlowRank::Of(value);
+    const bool named = slow.percent != 0;
     possible = slow.rank < transport::kMembersMax && slow.percent <= SlowRank::kPercentMax &&
-               slow.Value() == value && !(slow.evicted && slow.percent == 0);
+               slow.Value() == value && (named || (!slow.evicted && !slow.stalled));
   }
   if (possible) return {};
   return Error(Code::kInvalidArgument,

@@ -38,7 +38,12 @@ Json PlanJson(const ipc::JobRow& job, const ipc::BoardReading& reading) {
           {"forward_s", JsonSeconds(row->forward_ns)},
           {"waited_s", JsonSeconds(row->waited_ns)},
           {"moving_s", JsonSeconds(row->moving_ns)},
-          {"elsewhere_s", JsonSeconds(row->elsewhere_ns)}};
+          {"elsewhere_s", JsonSeconds(row->elsewhere_ns)},
+          {"codec", JsonText(ipc::GetText(row->codec))},
+          {"judged_codec", JsonText(ipc::GetText(row->judged_codec))},
+          {"codec_pays", row->codec_pays != 0},
+          {"plain_s", JsonSeconds(row->plain_ns)},
+          {"coded_s", JsonSeconds(row->coded_ns)}};
 }
 
 }  // namespace

@@ -19,7 +19,8 @@ from support.cluster import Cluster, Services
 from support.service import Service
 
 NODE_FAULTS = ("node", "leader", "node-silent")
-FAULTS = ("elastic_run", "evict", *NODE_FAULTS, "join")
+FAULTS = ("elastic_run", "evict", "hang", *NODE_FAULTS, "join")
+HANG_S = 2  # for which a rank may stand still
 JOIN_AFTER_S = 1.0  # so long the iterations go on beside the one that joins
 
 
@@ -36,7 +37,7 @@ def parts(service: Service, fault_unix_s: float, seconds: float) -> dict[str, fl
             continue
         if " goes on with " in event["text"]:
             decided = decided or at_s
-        elif event["code"] != "ok":
+        elif event["code"] != "ok" and "stands still" not in event["text"]:
             failed = failed or at_s
     said: dict[str, float | None] = {"seconds": seconds, "detected_s": failed, "decided_s": None, "rest_s": None}
     if failed is not None and decided is not None:
@@ -71,11 +72,16 @@ def over_nodes(fault: str, ranks: int, seconds: float, tuned: bool) -> dict[str,
 
 
 def over_one_node(fault: str, ranks: int, seconds: float, tuned: bool) -> dict[str, float | None]:
-    """One rank of a node is killed, or evicted."""
+    """One rank of a node is killed, evicted, or stands still."""
+    extra = grace(tuned)
+    if fault == "hang":
+        extra["HEADRACE_SLOW"] = f"{HANG_S}:evict"
     with Service() as service, training() as run:
         way = "elastic" if fault == "elastic_run" else "headrace"
-        begin(run, service, ranks, seconds, grace(tuned), STEPS_MAX, way)
+        begin(run, service, ranks, seconds, extra, STEPS_MAX, way)
         run.await_begun(ranks)
+        if fault == "hang":
+            time.sleep(HANG_S + 1)  # what comes before does not count
         victim = run.programs[-1].pid
         fault_s, fault_unix_s = time.monotonic(), time.time()
         if fault == "evict":
@@ -83,8 +89,10 @@ def over_one_node(fault: str, ranks: int, seconds: float, tuned: bool) -> dict[s
             if code != 0:
                 raise BenchError(text)
         else:
-            os.kill(victim, signal.SIGKILL)
+            os.kill(victim, signal.SIGSTOP if fault == "hang" else signal.SIGKILL)
         took_s = run.await_world(fault_s, ranks - 1, [victim])
+        if fault == "hang":
+            os.kill(victim, signal.SIGKILL)
         return parts(service, fault_unix_s, took_s)
 
 

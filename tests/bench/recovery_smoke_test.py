@@ -11,7 +11,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 # One of each kind, without those that take long.
-WAYS = ("shrink", "spare", "elastic_run", "evict", "leader", "join")
+WAYS = ("shrink", "spare", "elastic_run", "evict", "hang", "leader", "join")
 
 
 def main() -> None:

@@ -2,12 +2,13 @@
 
 usage: elastic_train.py '{"way": "plain" or "ddp", "first": 0, "steps": 12, "members": [0, 1],
                           "kill": [[2, 5, "voted"]], "load": PATH, "save": PATH, "hold": [8, PATH],
-                          "grown": PATH, "every": 1, "log": FOLDER}'
+                          "grown": PATH, "every": 1, "log": FOLDER, "slow": [[1, 0.3]], "stop": [[1, 5, "forward"]]}'
 
 As shrink_train.py, whose data and digests it has. A member named in ``kill`` kills itself at that moment of that
-step: "forward", "backward", "step" (before the update), "stepped" (after it), "voted" (its commit is made, and it
-does not know of the others'). It commits after each ``every`` steps. Each commit that has ended is a line, the number
-of the step, in a file of ``log`` with the number of the member.
+step, and one named in ``stop`` stands still from then on; one in ``slow`` computes for so many seconds more in each
+step. Moments are "forward", "backward", "step" (before the update), "stepped" (after it), "voted" (its commit is
+made, and it does not know of the others'). It commits after each ``every`` steps. Each commit that has ended is a
+line, the number of the step, in a file of ``log`` with the number of the member.
 """
 
 from __future__ import annotations
@@ -53,8 +54,12 @@ class Loop:
             self.names = dict(zip(session.members, asked["members"], strict=True))
         self.member = self.names[session.members[session.rank]]
         self.moments = {
-            (step, when) for who, step, when in asked.get("kill", ()) if who == self.member
+            (step, when): number
+            for what, number in (("kill", signal.SIGKILL), ("stop", signal.SIGSTOP))
+            for who, step, when in asked.get(what, ())
+            if who == self.member
         }
+        self.pause_s = dict(asked.get("slow", ())).get(self.member, 0.0)
         next(iter(model.parameters())).register_hook(lambda _: self.come_to("backward"))
         self.state.session.all_reduce = self.vote_of(self.state.session.all_reduce)
 
@@ -66,8 +71,9 @@ class Loop:
         return self.asked["first"] + self.state.step
 
     def come_to(self, when: str, step: int | None = None) -> None:
-        if (self.step_number() if step is None else step, when) in self.moments:
-            os.kill(os.getpid(), signal.SIGKILL)
+        moment = (self.step_number() if step is None else step, when)
+        if moment in self.moments:
+            os.kill(os.getpid(), self.moments[moment])
 
     def vote_of(self, all_reduce: Any) -> Any:
         def vote(x: Any, op: str = "sum", async_op: bool = False, stream: Any = None) -> Any:
@@ -91,6 +97,7 @@ class Loop:
         state.optimizer.zero_grad()
         loss = (state.model(inputs) - inputs[:, :4]).square().mean()
         self.come_to("forward")
+        time.sleep(self.pause_s)
         loss.backward()
         if not self.ddp:
             average(state)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -181,7 +183,6 @@ class OneNode(JoinCase):
             self.assertEqual(said[rank]["resizes"][0]["lost"], [1])
         self.assertEqual(said[0]["digest"], said[2]["digest"])
 
-
     def test_a_slow_rank_is_named_and_evicted_and_joins_again(self) -> None:
         services = [self.service] * 3
         held = 300  # which no run with the slow rank comes to
@@ -221,6 +222,77 @@ class OneNode(JoinCase):
             load=self.path("state"),
         ).ends()
         self.require_alike(said, [0, 2, "joined"], after)
+
+    def test_a_rank_that_stands_still_is_evicted_and_the_others_go_on(self) -> None:
+        services = [self.service] * 3
+        stopped = 60
+        run = self.train(
+            services,
+            "train",
+            first=0,
+            steps=stopped + STEPS,
+            min_world=2,
+            slow_bound="3:evict",
+            stop=[[1, stopped, "backward"]],
+        )
+        self.addCleanup(run.programs[1].send_signal, signal.SIGCONT)
+        said = {}
+        for rank in (0, 2):
+            out, complaints = run.programs[rank].communicate(timeout=LIMIT_S)
+            self.assertEqual(run.programs[rank].returncode, 0, complaints)
+            said[rank] = json.loads(out.splitlines()[-1])
+            self.assertEqual(said[rank]["resizes"][0]["lost"], [1])
+        _, events = self.service.ctl("events")
+        self.assertRegex(events, r"rank 1 \(pid \d+\) stands still: for \d+ s")
+        run.programs[1].send_signal(signal.SIGCONT)
+        _, complaints = run.programs[1].communicate(timeout=LIMIT_S)
+        self.assertNotEqual(run.programs[1].returncode, 0)
+        for part in ("evicted as standing still", "HEADRACE_ROLE=join"):
+            self.assertIn(part, complaints)
+        self.train(services, "before", first=0, steps=stopped, save=self.path("state")).ends()
+        after = self.train(
+            services[:2],
+            "after",
+            members=[0, 2],
+            first=stopped,
+            steps=STEPS,
+            load=self.path("state"),
+        ).ends()
+        self.require_alike(said, [0, 2], after)
+
+    def evict_from_ddp(self, slow_bound: str, text: str, **asked: Any) -> None:
+        """Ranks wait for each other in the group of DDP, which is a job of its own."""
+        steps = 300
+        run = self.train(
+            [self.service] * 3,
+            "train",
+            trainer="elastic_train.py",
+            way="ddp",
+            first=0,
+            steps=steps,
+            min_world=2,
+            slow_bound=slow_bound,
+            every=10,
+            **asked,
+        )
+        self.addCleanup(run.programs[1].send_signal, signal.SIGCONT)
+        said = {}
+        for rank in (0, 2):
+            out, complaints = run.programs[rank].communicate(timeout=LIMIT_S)
+            self.assertEqual(run.programs[rank].returncode, 0, complaints)
+            said[rank] = json.loads(out.splitlines()[-1])
+            self.assertEqual(said[rank]["resizes"][0]["lost"], [1])
+        self.assertEqual(said[0]["digest"], said[2]["digest"])
+        run.programs[1].send_signal(signal.SIGCONT)
+        _, complaints = run.programs[1].communicate(timeout=LIMIT_S)
+        self.assertNotEqual(run.programs[1].returncode, 0)
+        self.assertIn(text, complaints)
+
+    def test_a_slow_rank_of_ddp_is_evicted(self) -> None:
+        self.evict_from_ddp("2:evict", "evicted as slow", slow=[[1, 0.3]])
+
+    def test_a_rank_of_ddp_that_stands_still_is_evicted(self) -> None:
+        self.evict_from_ddp("3:evict", "evicted as standing still", stop=[[1, 150, "forward"]])
 
 
 class Nodes(JoinCase):

@@ -2,14 +2,15 @@
 
 usage: shrink_train.py '{"first": 0, "steps": 12, "members": [0, 1], "kill": [[2, 5, "backward"]],
                          "load": PATH, "save": PATH, "hold": [8, PATH], "grown": PATH,
-                         "slow": [[1, 0.3]]}'
+                         "slow": [[1, 0.3]], "stop": [[1, 5, "backward"]]}'
 
-Trains by ScheduledOptimizer from step ``first`` on; the data of a step depends on the step and on which member
-of ``members`` this rank is. A member named in ``kill`` kills itself at that moment of that step; before the step
-of ``hold`` all wait until the path is there. One named in ``slow`` computes for so many seconds more
-in each step. A rank that joins begins with the job's next step. Prints one JSON line: each step's loss, how the
-job was resized, the first step, a digest of parameters and optimizer state, and what init() warned of; rank 0 saves
-parameters and state to ``grown`` when others join.
+Trains by ScheduledOptimizer from step ``first`` on; the data of a step depends on the step and on which member of
+``members`` this rank is. A member named in ``kill`` kills itself at that moment of that step, and one named in
+``stop`` stands still from then on, until somebody lets it go on; before the step of ``hold`` all wait until the path
+is there. One named in ``slow`` computes for so many seconds more in each step. A rank that joins begins with the
+job's next step. Prints one JSON line: each step's loss, how the job was resized, the first step, a digest of
+parameters and optimizer state, and what init() warned of; rank 0 saves parameters and state to ``grown`` when others
+join.
 """
 
 from __future__ import annotations
@@ -68,13 +69,18 @@ def main() -> int:
             torch.save((model.state_dict(), adam.state_dict()), asked["grown"])
 
     optimizer = headrace.torch.ScheduledOptimizer(adam, model, session, resized=resized)
-    moments = {(step, when) for who, step, when in asked.get("kill", ()) if who == member}
+    moments = {
+        (step, when): number
+        for what, number in (("kill", signal.SIGKILL), ("stop", signal.SIGSTOP))
+        for who, step, when in asked.get(what, ())
+        if who == member
+    }
 
     pause_s = dict(asked.get("slow", ())).get(member, 0.0)
 
     def come_to(step: int, when: str) -> None:
         if (step, when) in moments:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), moments[step, when])
 
     first = step = asked["first"] + optimizer.iterations
     held, path = asked.get("hold") or (-1, "")

@@ -148,6 +148,10 @@ class ClusterSimulation {
   std::optional<std::string> EvictSlow();
   // One iteration, in which that rank takes `factor` times as long as the others.
   std::optional<std::string> IterateSlowly(Job& job, std::uint32_t slow, std::uint64_t factor);
+  // One iteration that the rank does not take part in before the others have waited for as long as
+  // the bound and a little longer, or it is evicted.
+  std::optional<std::string> AwaitStalled(Job& job, std::uint32_t stalled, std::uint32_t bound_s,
+                                          bool& evicted);
   // Whether the rank was evicted; who else was is wrong.
   std::optional<std::string> CheckEvicted(Job& job, std::uint32_t slow, bool& evicted);
   // The ranks that are left, and the one that was evicted, if it comes again now, are told who goes

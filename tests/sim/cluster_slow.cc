@@ -15,8 +15,11 @@ constexpr TimeNs kOwn = 200 * kMillisecond;  // of an iteration, of ranks that a
 constexpr std::uint32_t kBoundMaxS = 3;
 // Windows and rounds are not aligned: so much later than it could be somebody is named.
 constexpr TimeNs kNamedWithin = 20 * kSecond;
+// Nodes look at their ranks once a second, and say it to each other.
+constexpr TimeNs kStalledWithin = 4 * kSecond;
 constexpr std::uint32_t kGraceMs = 500;
 constexpr int kPollsMax = 400;
+constexpr int kPostsMax = 8;
 constexpr std::uint32_t kUid = 0;  // of all ranks here
 
 }  // namespace
@@ -37,15 +40,24 @@ std::optional<std::string> ClusterSimulation::EvictSlow() {
   const service::SlowBound bound{
       .seconds = static_cast<std::uint32_t>(dice_.Between(1, kBoundMaxS)),
       .least_world = static_cast<std::uint32_t>(dice_.Below(job->world_size + 1))};
+  const bool stalls = factor > 1 && dice_.Chance(15);
   const bool evicts = factor > 1 && bound.least_world != 0 && bound.least_world < job->world_size;
-  Trace(fmt::format("rank {} of {} takes {} times as long; bound {} s, least world {}", slow,
-                    job->name, factor, bound.seconds, bound.least_world));
+  Trace(fmt::format("rank {} of {} {}; bound {} s, least world {}", slow, job->name,
+                    stalls ? "stands still" : fmt::format("takes {} times as long", factor),
+                    bound.seconds, bound.least_world));
   services_[job->slots[0].node]->Steer(
       job->name, {.kind = SteeringKind::kSlowBound, .value = bound.Value(), .uid = kUid});
   const TimeNs until_ns = cluster_.now() + 2 * bound.seconds * kSecond + kNamedWithin;
   bool evicted = false;
+  const TimeNs counts_from_ns = cluster_.now() + 2 * bound.seconds * kSecond;
+  bool stalled = false;
   while (!evicted && cluster_.now() < until_ns) {
-    if (auto wrong = IterateSlowly(*job, slow, factor)) return wrong;
+    if (stalls && !stalled && cluster_.now() >= counts_from_ns) {
+      stalled = true;
+      if (auto wrong = AwaitStalled(*job, slow, bound.seconds, evicted)) return wrong;
+      continue;
+    }
+    if (auto wrong = IterateSlowly(*job, slow, stalls ? 1 : factor)) return wrong;
     if (auto wrong = CheckEvicted(*job, slow, evicted)) return wrong;
   }
   if (evicted != evicts) {
@@ -93,6 +105,28 @@ std::optional<std::string> ClusterSimulation::IterateSlowly(Job& job, std::uint3
   // Plans change with iterations only, and nobody is evicted meanwhile.
   if (auto wrong = Train(job, IterationsBegun(job) + 1)) return wrong;
   say_waits();
+  return std::nullopt;
+}
+
+std::optional<std::string> ClusterSimulation::AwaitStalled(Job& job, std::uint32_t stalled,
+                                                           std::uint32_t bound_s, bool& evicted) {
+  // Some operations end on a rank before all have posted them, and then it does not wait.
+  bool wait = false;
+  for (int posts = 0; posts < kPostsMax && !wait; ++posts) {
+    wait = true;
+    for (std::uint32_t rank = 0; rank < job.world_size; ++rank) {
+      if (rank == stalled || job.slots[rank].open() != 0) continue;
+      wait = false;
+      PostOne(job, job.slots[rank]);
+    }
+    if (auto wrong = AdvanceAndCheck(100 * kMillisecond, 100 * kMillisecond)) return wrong;
+  }
+  const TimeNs until_ns = cluster_.now() + bound_s * kSecond + kStalledWithin;
+  while (!evicted && cluster_.now() < until_ns) {
+    if (auto wrong = AdvanceAndCheck(100 * kMillisecond, 100 * kMillisecond)) return wrong;
+    if (auto wrong = CheckEvicted(job, stalled, evicted)) return wrong;
+  }
+  if (!evicted) PostWhatIsMissing(job);
   return std::nullopt;
 }
 

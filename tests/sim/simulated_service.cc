@@ -342,6 +342,9 @@ void SimulatedService::Execute(const service::QuorumAnswered& action) {
 }
 // No rank here asks whether others wait.
 void SimulatedService::Execute(const service::MembersWait& /*action*/) {}
+void SimulatedService::Execute(const service::SessionBroken& action) {
+  [[maybe_unused]] const bool sent = node_.rpc().Send(service::RpcMessage(action));
+}
 
 void SimulatedService::MakeUpCost(std::size_t rail, std::uint32_t group) {
   const transport::CostLine cost{static_cast<double>(world_.dice.Between(1, 100)) * 1e-6,

@@ -113,6 +113,7 @@ class SimulatedService {
   void Execute(const service::Answered& action);
   void Execute(const service::QuorumAnswered& action);
   void Execute(const service::MembersWait& action);
+  void Execute(const service::SessionBroken& action);
   void SweepDialers();
   void Try(const std::string& leader);
   void TryAgainLater(const std::string& leader);

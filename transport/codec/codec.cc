@@ -46,6 +46,50 @@ double EncodedShare(Codec codec) {
   return static_cast<double>(EncodedBlockSize(codec)) / (kCodecBlock * sizeof(float));
 }
 
+namespace {
+
+// Whether an element of `count`, each with those bits for its exponent, has all of them set.
+template <typename Bits>
+bool HasNotFinite(const std::byte* elements, std::size_t count, Bits exponent) {
+  bool found = false;
+  for (std::size_t i = 0; i < count; ++i) {
+    Bits bits = 0;
+    std::memcpy(&bits, elements + i * sizeof bits, sizeof bits);
+    found |= (bits & exponent) == exponent;
+  }
+  return found;
+}
+
+bool IsNotFinite(Codec codec, const std::byte* block) {
+  constexpr std::uint32_t kFloat = 0x7F800000;
+  constexpr std::uint16_t kBFloat16 = 0x7F80;
+  constexpr std::uint16_t kFloat16 = 0x7C00;
+  switch (codec.kind) {
+    case Codec::kBFloat16:
+      return HasNotFinite(block, kCodecBlock, kBFloat16);
+    case Codec::kFloat16:
+      return HasNotFinite(block, kCodecBlock, kFloat16);
+    case Codec::kTopK:
+      return HasNotFinite(block + codec.parameter, codec.parameter, kBFloat16);
+    case Codec::kRandomK:
+      return HasNotFinite(block, codec.parameter, kFloat);
+    default:
+      return HasNotFinite(block, 1, kFloat);  // the scale
+  }
+}
+
+}  // namespace
+
+std::uint64_t NotFiniteBlocks(Codec codec, const std::byte* encoded, std::uint64_t blocks_count) {
+  HR_CHECK(Loses(codec), static_cast<int>(codec.kind));
+  const std::size_t block_size = EncodedBlockSize(codec);
+  std::uint64_t count = 0;
+  for (std::uint64_t block = 0; block < blocks_count; ++block) {
+    count += IsNotFinite(codec, encoded + block * block_size) ? 1 : 0;
+  }
+  return count;
+}
+
 void Encode(Codec codec, const float* values, float* residual, std::uint64_t count, std::byte* out,
             const CodecSeed& seed) {
   const std::size_t block_size = EncodedBlockSize(codec);

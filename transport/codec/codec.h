@@ -64,6 +64,10 @@ using headrace::ErrorBound;
 void Encode(Codec codec, const float* values, float* residual, std::uint64_t count, std::byte* out,
             const CodecSeed& seed = {});
 
+// How many of so many encoded blocks had a value that is not finite, as far as what was encoded
+// tells: elements that topk and randomk leave out do not.
+std::uint64_t NotFiniteBlocks(Codec codec, const std::byte* encoded, std::uint64_t blocks_count);
+
 // out = the sum of what the inputs encode, in their order, divided by `divisor`; with `onto`, out's
 // own values are the first of the sum. Inputs may be any bytes at all. `seed` is that of Encode.
 void DecodeSum(Codec codec, std::span<const std::byte* const> inputs, std::uint64_t count,

@@ -137,6 +137,8 @@ void PieceMemory::Encode(OpenCollective& collective, const OpenPiece& piece) {
   const TimeNs begin = MonotonicNow();
   EncodeRange(range, staging_.At(piece.own_slot));
   use.encode_ns += MonotonicNow() - begin;
+  use.not_finite_blocks +=
+      NotFiniteBlocks(range.codec, staging_.At(piece.own_slot), CodecBlocks(range.range.count));
   SampleResidual(range, use);
 }
 

@@ -108,14 +108,18 @@ Json CompressionJson(const ipc::JobRow& job) {
           {"residual", static_cast<double>(job.residual_millionths) / 1e6}};
 }
 
-// "26 %, 74 GiB saved": of what would have crossed between nodes; empty where nothing was encoded.
+// "26 %, 74 GiB saved, residual 1.2 %": of what would have crossed between nodes, and what is left
+// out of the sums, lately; empty where nothing was encoded.
 std::string CompressionText(const ipc::JobRow& job) {
   if (job.encoded_bytes == 0) return "";
   const double share =
       static_cast<double>(job.encoded_sent_bytes) / static_cast<double>(job.encoded_bytes);
   const std::uint64_t saved =
       job.encoded_bytes - std::min(job.encoded_sent_bytes, job.encoded_bytes);
-  return fmt::format("{:.0f} %, {} saved", share * 100, FormatBytes(saved));
+  std::string text = fmt::format("{:.0f} %, {} saved", share * 100, FormatBytes(saved));
+  if (job.residual_millionths == 0) return text;
+  return text +
+         fmt::format(", residual {:.1f} %", static_cast<double>(job.residual_millionths) / 1e4);
 }
 
 // "4 -> 3, 0.8 s": the world before the last recovery and now, and what it took.

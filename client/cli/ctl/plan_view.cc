@@ -83,6 +83,24 @@ std::string ChoiceText(const ipc::PlanRow& plan) {
   return text + ".\n";
 }
 
+// What the iteration is predicted to take without and with the codec that was judged.
+std::string CodecText(const ipc::PlanRow& plan) {
+  const bool used = plan.compressed_tensors > 0;
+  const std::string_view codec = ipc::GetText(plan.judged_codec);
+  std::string text;
+  if (used) {
+    text = fmt::format("{} of {} gradients cross between nodes encoded, most as {}.\n",
+                       plan.compressed_tensors, plan.tensors, Printable(ipc::GetText(plan.codec)));
+  }
+  if (codec.empty()) return text;
+  const char* const pays = plan.codec_pays != 0 ? "pays"
+                           : used               ? "does not pay here"
+                                                : "would not pay";
+  return text + fmt::format("{} {}: an iteration is predicted to take {} with it and {} without.\n",
+                            Printable(codec), pays, FormatMilliseconds(plan.coded_ns),
+                            FormatMilliseconds(plan.plain_ns));
+}
+
 std::string Heading(const ipc::JobRow& job, const ipc::PlanRow& plan) {
   std::string text = fmt::format(
       "Plan {} of job {} by {}, in force since iteration {}; the last that ended is {}.\n",
@@ -93,10 +111,7 @@ std::string Heading(const ipc::JobRow& job, const ipc::PlanRow& plan) {
   if (plan.in_flight_max > 0) text += fmt::format(", {} at a time", plan.in_flight_max);
   if (plan.barrier != 0) text += "; the forward pass waits for the last";
   text += fmt::format("; hash {:016x}.\n", plan.hash);
-  if (plan.compressed_tensors > 0) {
-    text += fmt::format("{} of {} gradients cross between nodes encoded, most as {}.\n",
-                        plan.compressed_tensors, plan.tensors, Printable(ipc::GetText(plan.codec)));
-  }
+  text += CodecText(plan);
   if (plan.predicted_bytes_per_s >= kNoRate) {
     text +=
         fmt::format("Made for a lane on which a block costs {}, of any size that was measured.\n",
@@ -214,6 +229,7 @@ Json OnePlanJson(const Snapshot& snapshot, const ipc::PlanRow& plan) {
   const std::optional<double> hidden = HiddenShare(plan);
   const bool recorded = plan.recorded_iterations > 0;
   const bool others = recorded && plan.next_best_ns > 0;
+  const std::string_view judged = ipc::GetText(plan.judged_codec);
   Json blocks = Json::array();
   for (const ipc::PlanBlockRow& block : snapshot.plan_blocks) {
     if (block.job_id == plan.job_id) blocks.push_back(BlockJson(block));
@@ -239,6 +255,10 @@ Json OnePlanJson(const Snapshot& snapshot, const ipc::PlanRow& plan) {
           {"compressed_tensors", plan.compressed_tensors},
           {"codec",
            plan.compressed_tensors > 0 ? Json(JsonText(ipc::GetText(plan.codec))) : Json(nullptr)},
+          {"judged_codec", judged.empty() ? Json(nullptr) : Json(JsonText(judged))},
+          {"codec_pays", judged.empty() ? Json(nullptr) : Json(plan.codec_pays != 0)},
+          {"predicted_plain_ns", judged.empty() ? Json(nullptr) : Json(plan.plain_ns)},
+          {"predicted_coded_ns", judged.empty() ? Json(nullptr) : Json(plan.coded_ns)},
           {"lower_bound_ns", plan.lower_bound_ns},
           {"predicted_backward_ns", plan.predicted_backward_ns},
           {"predicted_forward_ns", plan.predicted_forward_ns},

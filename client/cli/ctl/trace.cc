@@ -9,6 +9,7 @@
 #include "client/cli/ctl/flight_view.h"
 #include "client/cli/ctl/job_text.h"
 #include "client/cli/ctl/trace_events.h"
+#include "ipc/base/codecs.h"
 #include "ipc/base/error.h"
 
 namespace headrace::ctl {
@@ -56,6 +57,14 @@ Json ArgsOf(const FlightJob& job, const ipc::FlightRow& row, const ipc::FlightSt
       {"block", row.block},
       {"stage", stage.stage < kStages.size() ? kStages[stage.stage] : "?"},
       {"code", row.code < kCodesCount ? CodeName(static_cast<Code>(row.code)) : "unknown"}};
+  constexpr std::uint8_t kBetweenNodes = 1;
+  if (const auto codec = CodecOfValue(row.codec); stage.stage == kBetweenNodes && row.codec != 0) {
+    // All of the block's parts together, where several rails carry one each.
+    args["codec"] = codec ? Name(*codec) : "unknown";
+    args["sent_bytes"] = row.sent_bytes;
+    args["encode_us"] = row.encode_us;
+    args["decode_us"] = row.decode_us;
+  }
   if (row.code != 0) args["cause"] = std::string(job.CauseOf(row));
   return args;
 }

@@ -177,9 +177,11 @@ typedef struct hr_options {
   /* A rank is reported as slow if its own work between its waits has taken at least 1.5 times as
    * long as the median of the others for this many seconds without a break. Events, the log and
    * `headracectl jobs` name it. 0: no rank is reported. The same number of seconds after the start
-   * is not counted. The value of rank 0 counts, so set the same on all ranks; it should cover at
-   * least ten iterations. Time that a rank waits outside of this session counts as its own work,
-   * and so does the time that GPU streams wait. */
+   * is not counted. A rank that does nothing for that long while others wait for it is reported,
+   * too. The value of rank 0 counts, so set the same on all ranks; it should cover at least ten
+   * iterations, and whatever one rank may do alone, and be less than timeout_ms. Time that a rank
+   * waits outside of this session counts as its own work, and so does the time that GPU streams
+   * wait. */
   uint32_t slow_bound_s;
   /* 1: a slow rank is also evicted, as by `headracectl evict`, if at least shrink_min_world ranks
    * are left. Its calls end with HR_PEER_LOST and the reason. It may come back with HR_ROLE_JOIN.
@@ -302,6 +304,12 @@ HR_API uint32_t hr_session_members(const hr_session* session, uint32_t* members,
 /* Returns 1 if this rank's service knows of processes that wait with HR_ROLE_JOIN, else 0. A
  * reconnect resets it. */
 HR_API int hr_session_members_wait(const hr_session* session);
+/* From now on the time that threads wait for operations of `session` counts as waits in the session
+ * `in`, too: of a process that is in several jobs at once, ranks that are slow or stand still
+ * (hr_options.slow_bound_s) are then found in the job of `in`. Call it before anything is waited
+ * for in `session`. Either session may be closed first. Errors: HR_INVALID_ARGUMENT (a session is
+ * NULL, or both are one). */
+HR_API hr_status hr_session_count_waits(hr_session* session, const hr_session* in, hr_error* error);
 /* The rendezvous of the job: "host:port", or as in hr_options.rendezvous. After a reconnect, the
  * one at which this rank has attached last. Empty: all ranks are on this node, or the service's own
  * rendezvous is used. Valid until the next reconnect; must not be called during one. */

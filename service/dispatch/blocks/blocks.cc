@@ -455,7 +455,7 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
            operation.spec.sequence);
   Settle(job, operation, block, part, completion, now);
   recorder_.StageEnded(job, block, part, completion.code, now);
-  recorder_.Encoded(job, completion.codec);
+  recorder_.Encoded(job, operation, block, completion.codec);
   Ended ended{operation, std::nullopt, std::nullopt};
   if (block.stage == Stage::kVerify && completion.code == Code::kOk) {
     Compare(job, block, completion, ended);

@@ -67,6 +67,15 @@ std::optional<Failure> Plans::MakeResiduals(Job& job, const plan::Plan& plan) {
     job.residuals = session->gradients()->residuals;
     if (job.residuals == nullptr) continue;
     job.left_out.Reset(job.gradients->count(), true);
+    if (const std::uint32_t before = Recorder::WorldBefore(job);
+        before != 0 && before != job.world_size()) {
+      events_.Announce(
+          job, Code::kOk,
+          fmt::format(
+              "its world size is {} and was {}: what encodings had left out is kept on this "
+              "node; that of nodes that are gone is lost",
+              job.world_size(), before));
+    }
     return {};
   }
   const bool loses =
@@ -209,6 +218,9 @@ std::uint64_t Plans::ReportDue(Job& job, std::uint64_t iteration) {
 }
 
 void Plans::EndIteration(Job& job, std::uint64_t iteration) {
+  if (const auto text = recorder_.NotFiniteText(job)) {
+    events_.Report(job, Code::kInvalidArgument, *text);
+  }
   job.times->EndIteration(iteration);
   if (const std::uint64_t count = ReportDue(job, iteration); count != 0) {
     NodeTimes times = job.times->Median(count);

@@ -81,6 +81,15 @@ std::optional<std::uint32_t> Gradients::Missing(RankMask ranks) {
   return std::nullopt;
 }
 
+bool Gradients::WaitsFor(std::uint32_t rank) const {
+  const WireBlock* const head = Head();
+  if (head == nullptr || operations_open_ > 0) return false;
+  return std::ranges::any_of(head->tensors, [this, rank](std::uint32_t tensor) {
+    const Gradient& gradient = gradients_[tensor];
+    return gradient.ended + 1 == iteration_ && (gradient.posts.ready() & Bit(rank)) == 0;
+  });
+}
+
 Operation* Gradients::Begin() {
   const WireBlock& head = plan_->blocks[next_];
   Operation& operation = operations_[(kPlannedSequence | (number_ + 1)) % kPlannedOpenMax];

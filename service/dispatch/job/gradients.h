@@ -88,6 +88,8 @@ class Gradients {
   std::uint32_t head_index() const { return next_; }
   // The lowest gradient of the head that not all of `ranks` have ready; nothing when it can begin.
   std::optional<std::uint32_t> Missing(RankMask ranks);
+  // Whether blocks wait for that rank: none is under way, and it has not all of the head ready.
+  bool WaitsFor(std::uint32_t rank) const;
   // Whether the head is an all-gather, which waits for the reduce-scatters before it.
   bool AwaitsScatters() const {
     const WireBlock* const head = Head();

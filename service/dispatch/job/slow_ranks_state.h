@@ -28,6 +28,15 @@ struct SlowStreak {
   bool named = false;
 };
 
+// What a rank of this node has done so far, and since when it has done nothing more.
+struct RankActivity {
+  std::uint64_t posted = 0;
+  std::uint64_t ended = 0;
+  std::uint64_t waited_ns = 0;
+  TimeNs since_ns = 0;  // 0: it was not looked at yet
+  RankState::Kind said = RankState::Kind::kActive;
+};
+
 struct SlowRanksState {
   SlowBound bound;
   TimeNs counts_from_ns = 0;       // windows begin from then on; 0: not known yet
@@ -36,6 +45,16 @@ struct SlowRanksState {
   std::vector<std::uint32_t> shares;
   RankMask told = 0;
   std::vector<SlowStreak> streaks;
+  // Ranks that stand still. `activities`, by rank, and the time of the next look are of this node's
+  // ranks; what all ranks do, by rank, and who of them was named, of the node of rank 0.
+  std::vector<RankActivity> activities;
+  TimeNs next_check_ns = kNever;
+  struct Known {
+    RankState::Kind kind = RankState::Kind::kActive;
+    TimeNs since_ns = 0;
+  };
+  std::vector<Known> states;
+  RankMask stalled = 0;
   bool evicting = false;  // the job is about to fail
   // For people, on every node: who is slow.
   RankMask slow = 0;

@@ -36,6 +36,18 @@ void FillStages(const BlockRecord& record, ipc::FlightRow& row) {
   }
 }
 
+void FillCodec(const Job& job, const Operation& operation, const transport::CodecUse& use,
+               ipc::FlightRow& row) {
+  if (use.plain_bytes == 0) return;
+  row.codec = static_cast<std::uint16_t>(SteeringValue(job.CodecOf(operation)));
+  row.sent_bytes = use.sent_bytes;
+  const auto us = [](TimeNs time_ns) {
+    return static_cast<std::uint32_t>(std::min<TimeNs>(time_ns / kMicrosecond, kNever32 - 1));
+  };
+  row.encode_us = us(use.encode_ns);
+  row.decode_us = us(use.decode_ns);
+}
+
 void FillEnd(const Failure* failure, TimeNs now, ipc::FlightRow& row) {
   row.ended_ns = now;
   if (failure == nullptr) return;
@@ -148,7 +160,9 @@ ipc::FlightRow MakeFlightRow(const Job& job, const Operation& operation, const B
     row.bytes = block.range.count * SizeOf(operation.spec.dtype);
     FillOperation(job, operation, row);
   }
-  FillStages(job.record->blocks[job.PlaceOf(block)], row);
+  const BlockRecord& record = job.record->blocks[job.PlaceOf(block)];
+  FillStages(record, row);
+  FillCodec(job, operation, record.codec, row);
   FillEnd(failure, now, row);
   return row;
 }

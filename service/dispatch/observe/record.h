@@ -54,6 +54,7 @@ struct BlockRecord {
   std::uint32_t count = 0;
   std::array<StageTimes, ipc::kFlightStagesMax> stages;
   std::array<TimeNs, kRailsMax> queued_ns{};  // by part of its stage
+  transport::CodecUse codec{};                // of all parts between nodes; zeros: none is encoded
 };
 
 // One iteration of one rank while its gradients come in.
@@ -143,6 +144,14 @@ struct RecoveryRecord {
   std::uint32_t evictions = 0;  // in the epochs before
 };
 
+// Encoded values that were not finite, since the last iteration that ended.
+struct NotFiniteRecord {
+  std::uint64_t blocks = 0;  // of the codec
+  BlockName first{};         // that had one
+  std::uint64_t iterations = 0;
+  std::uint64_t next_told = 1;  // of these: people hear of it
+};
+
 struct JobRecord {
   std::uint16_t board_row = kNoRow;
   std::uint64_t changes_shown = 0;  // Job::changes() as of the row
@@ -159,6 +168,7 @@ struct JobRecord {
   StragglerState stragglers;
   std::uint32_t events_sent = 0;
   RecoveryRecord recovery;
+  NotFiniteRecord not_finite;
 
   std::uint16_t& RowOf(const Operation& operation) {
     const std::uint64_t sequence = operation.spec.sequence;

@@ -1,5 +1,7 @@
 #include "service/dispatch/observe/recorder.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -8,6 +10,7 @@
 #include "ipc/board.h"
 #include "service/dispatch/observe/flight_rows.h"
 #include "service/dispatch/observe/rows.h"
+#include "transport/codec/block_size.h"
 
 namespace headrace::service {
 namespace {
@@ -352,8 +355,37 @@ void Recorder::NoteStage(const Job& job, const Block& block, const BlockPart& pa
   ++record.count;
 }
 
-void Recorder::Encoded(const Job& job, const transport::CodecUse& use) {
+std::uint32_t Recorder::WorldBefore(const Job& job) { return job.record->recovery.world_before; }
+
+std::optional<std::string> Recorder::NotFiniteText(const Job& job) {
+  NotFiniteRecord& record = job.record->not_finite;
+  if (record.blocks == 0) return std::nullopt;
+  const NotFiniteRecord now = record;
+  record.blocks = 0;
+  if (++record.iterations < record.next_told) return std::nullopt;
+  record.next_told = 2 * record.iterations;
+  return fmt::format(
+      "values that are not finite crossed encoded in {} of {} elements, the first in {}: what was "
+      "left out of these elements before is lost, and begins at zero again. Of such iterations "
+      "this "
+      "is number {}",
+      now.blocks == 1 ? "one block" : fmt::format("{} blocks", now.blocks), transport::kCodecBlock,
+      DescribeBlock(now.first), record.iterations);
+}
+
+void Recorder::Encoded(const Job& job, const Operation& operation, const Block& block,
+                       const transport::CodecUse& use) {
   if (use.plain_bytes == 0) return;
+  if (use.not_finite_blocks > 0 && operation.planned()) {
+    NotFiniteRecord& record = job.record->not_finite;
+    if (record.blocks == 0) record.first = operation.NameOf(block);
+    record.blocks += use.not_finite_blocks;
+  }
+  transport::CodecUse& of_block = job.record->blocks[job.PlaceOf(block)].codec;
+  of_block.encode_ns += use.encode_ns;
+  of_block.decode_ns += use.decode_ns;
+  of_block.plain_bytes += use.plain_bytes;
+  of_block.sent_bytes += use.sent_bytes;
   transport::CodecUse& sums = job.record->sums.codec;
   sums.encode_ns += use.encode_ns;
   sums.decode_ns += use.decode_ns;
@@ -388,6 +420,7 @@ void Recorder::BlockEnded(const Job& job, const Operation& operation, const Bloc
     Write(record.flight, row, failure);
   }
   record.blocks[job.PlaceOf(block)].count = 0;
+  record.blocks[job.PlaceOf(block)].codec = {};
 }
 
 void Recorder::Write(FlightRecord& flight, ipc::FlightRow& row, const Failure* failure) {

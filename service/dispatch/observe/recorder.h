@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,9 +67,15 @@ class Recorder {
   // It was taken out of the queue.
   void StageDropped(const Job& job, const Block& block, const BlockPart& part, TimeNs now);
   void StageEnded(const Job& job, const Block& block, const BlockPart& part, Code code, TimeNs now);
-  // Bytes have reached their ranks; those that pass several stages count once.
   // What a transfer's encoding came to.
-  void Encoded(const Job& job, const transport::CodecUse& use);
+  void Encoded(const Job& job, const Operation& operation, const Block& block,
+               const transport::CodecUse& use);
+  // What people are to be told of values that were not finite, once an iteration has ended. Nothing
+  // where none has; each time only after twice as many iterations.
+  std::optional<std::string> NotFiniteText(const Job& job);
+  // The job's world size before its service was lost last; 0: it has not been.
+  static std::uint32_t WorldBefore(const Job& job);
+  // Bytes have reached their ranks; those that pass several stages count once.
   void Moved(const Job& job, std::uint64_t bytes);
   // A send, its receive, or both, of ranks of this node, well.
   void PairEnded(const Job& job, std::uint32_t sends, std::uint32_t receives, std::uint64_t bytes);

@@ -232,6 +232,29 @@ ipc::QueueRow MakeHeadRow(const Job& job, TimeNs now) {
   return row;
 }
 
+namespace {
+
+void FillCodecs(const plan::Plan& plan, ipc::PlanRow& row) {
+  std::map<std::uint64_t, std::uint32_t> counts;  // by codec
+  for (const plan::CodecRun& run : plan.codecs) {
+    row.compressed_tensors += run.count;
+    counts[SteeringValue(run.codec)] += run.count;
+  }
+  if (!counts.empty()) {
+    const auto most =
+        std::ranges::max_element(counts, {}, [](const auto& each) { return each.second; });
+    ipc::SetText(row.codec, Name(*CodecOfValue(most->first)));
+  }
+  if (const plan::CodecVerdict& verdict = plan.verdict; verdict.exists()) {
+    ipc::SetText(row.judged_codec, Name(verdict.cost.codec));
+    row.plain_ns = Nanoseconds(verdict.plain_s);
+    row.coded_ns = Nanoseconds(verdict.coded_s);
+    row.codec_pays = verdict.pays ? 1 : 0;
+  }
+}
+
+}  // namespace
+
 ipc::PlanRow MakePlanRow(const Job& job) {
   HR_CHECK(job.gradients != nullptr, job.id().value);
   const Gradients& gradients = *job.gradients;
@@ -263,16 +286,7 @@ ipc::PlanRow MakePlanRow(const Job& job) {
     row.predicted_bytes_per_s = static_cast<std::uint64_t>(1 / plan.made_for.s_per_byte);
   }
   ipc::SetText(row.policy, plan::Name(plan.policy));
-  std::map<std::uint64_t, std::uint32_t> counts;  // by codec
-  for (const plan::CodecRun& run : plan.codecs) {
-    row.compressed_tensors += run.count;
-    counts[SteeringValue(run.codec)] += run.count;
-  }
-  if (!counts.empty()) {
-    const auto most =
-        std::ranges::max_element(counts, {}, [](const auto& each) { return each.second; });
-    ipc::SetText(row.codec, Name(*CodecOfValue(most->first)));
-  }
+  FillCodecs(plan, row);
   const plan::Choice& choice = plan.choice;
   row.recorded_iterations = choice.iterations;
   if (choice.iterations > 0) {

@@ -153,11 +153,13 @@ void StragglerMonitor::FollowJob(const Job& job, TimeNs now) {
   }
 }
 
-void StragglerMonitor::Check(const Jobs& jobs, TimeNs now) {
+bool StragglerMonitor::Check(const Jobs& jobs, TimeNs now) {
+  if (now < next_check_) return false;
   next_check_ = kNever;
   for (const std::unique_ptr<Job>& job : jobs) {
     if (job->busy() && !job->paused) next_check_ = std::min(next_check_, CheckJob(*job, now));
   }
+  return true;
 }
 
 TimeNs StragglerMonitor::CheckJob(const Job& job, TimeNs now) {

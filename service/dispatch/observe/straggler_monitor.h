@@ -39,8 +39,8 @@ class StragglerMonitor {
 
   // After each turn in which something happened: what was reported may have gone on.
   void Follow(const Jobs& jobs, TimeNs now);
-  // At next_check(), or later.
-  void Check(const Jobs& jobs, TimeNs now);
+  // At next_check(), or later; before that it does nothing. Returns whether it was due.
+  bool Check(const Jobs& jobs, TimeNs now);
   // The service stood still: waits so far are not late.
   static void Postpone(const Jobs& jobs, TimeNs now);
   TimeNs next_check() const { return next_check_; }

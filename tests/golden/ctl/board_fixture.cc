@@ -375,6 +375,19 @@ void BoardTest::FillEvents() {
   }
 }
 
+namespace {
+
+void FillCodec(ipc::PlanRow& plan) {
+  plan.compressed_tensors = 54;
+  ipc::SetText(plan.codec, "int8");
+  ipc::SetText(plan.judged_codec, "int8");
+  plan.plain_ns = 231'400'000;
+  plan.coded_ns = 182'050'000;
+  plan.codec_pays = 1;
+}
+
+}  // namespace
+
 void BoardTest::FillPlans() {
   ipc::PlanRow plan{};
   plan.job_id = 7;
@@ -406,8 +419,7 @@ void BoardTest::FillPlans() {
   plan.iterations_waited_ns = 260'000'000;
   plan.iterations_moving_ns = 5'320'000'000;
   ipc::SetText(plan.policy, "auto");
-  plan.compressed_tensors = 54;
-  ipc::SetText(plan.codec, "int8");
+  FillCodec(plan);
   plan.recorded_iterations = 32;
   plan.predicted_p90_ns = 191'250'000;
   ipc::SetText(plan.chosen, "exact, late");

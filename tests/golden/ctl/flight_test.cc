@@ -85,6 +85,12 @@ class Flight : public BoardTest {
       AddStage(row, 0, 0, 4'100, 4'120, 5'430);
       AddStage(row, 1, 1, 5'430, 5'440, 12'000);
       AddStage(row, 0, 2, 12'000, 12'000, 12'345);
+      if (number == 3851) {
+        row.codec = static_cast<std::uint16_t>(SteeringValue(Codec::kTopK));
+        row.sent_bytes = 614'400;
+        row.encode_us = 2'345;
+        row.decode_us = 678;
+      }
       ipc::WriteRow(layout().flights[4][(number - 1) % ipc::kFlightRowsMax], row);
     }
     for (std::uint64_t number = 1; number <= 4; ++number) {

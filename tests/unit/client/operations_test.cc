@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -62,6 +63,39 @@ TEST_F(OperationsTest, TellEndedFromOpenAndFromNeverPosted) {
   EXPECT_TRUE(operations_.WaitForEnd(first, -1).value());
   EXPECT_EQ(operations_.HasEnded(0).error().code(), Code::kInvalidArgument);
   EXPECT_EQ(operations_.WaitForEnd(2, 0).error().code(), Code::kInvalidArgument);
+}
+
+TEST_F(OperationsTest, CountTheirWaitsInAnotherSessionThatMayEndFirst) {
+  auto other_created = ipc::Channel::Create().value();
+  auto renewed = ipc::Channel::Create().value();
+  const auto waits = [](const ipc::Channel::Created& at) {
+    return at.channel.layout().header.client_waits_elsewhere.load();
+  };
+  const auto waited_ns = [](const ipc::Channel::Created& at) {
+    return at.channel.layout().header.client_waited_ns.load();
+  };
+  auto other = std::make_unique<Operations>(other_created.channel.layout(), doorbell_.get(), 0);
+  EXPECT_EQ(waits(other_created), 0U);
+  operations_.CountWaitsIn(*other);
+  EXPECT_EQ(waits(other_created), 1U);
+  const std::uint64_t first = Post();
+  EXPECT_FALSE(operations_.WaitForEnd(first, kMillisecond).value());
+  EXPECT_GE(waited_ns(other_created), static_cast<std::uint64_t>(kMillisecond));
+  EXPECT_EQ(waited_ns(other_created), waited_ns(created_));
+  EXPECT_EQ(waits(created_), 0U);
+  // What is under way is seen in the channel in which the other session goes on.
+  std::jthread waiting([this, first] { EXPECT_TRUE(operations_.WaitForEnd(first, -1).value()); });
+  while (waits(other_created) != 2) std::this_thread::yield();
+  other->Renew(renewed.channel.layout(), doorbell_.get());
+  EXPECT_EQ(waits(renewed), 2U);
+  service_.Serve();
+  waiting.join();
+  EXPECT_EQ(waits(renewed), 1U);
+  EXPECT_GT(waited_ns(renewed), 0U);
+  other.reset();
+  const std::uint64_t before_ns = waited_ns(renewed);
+  EXPECT_FALSE(operations_.WaitForEnd(Post(), kMillisecond).value());
+  EXPECT_EQ(waited_ns(renewed), before_ns);
 }
 
 TEST_F(OperationsTest, ReportTheServicesOwnWords) {

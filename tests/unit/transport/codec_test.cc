@@ -109,6 +109,21 @@ TEST_P(CodecOn, ErrsByNoMoreThanItsBound) {
   }
 }
 
+TEST_P(CodecOn, CountsBlocksWithAValueThatIsNotFinite) {
+  constexpr std::size_t kCount = 4 * kCodecBlock + 10;
+  for (const Codec codec : kCodecs) {
+    Floats values = Gradients(kCount, random_);
+    EXPECT_EQ(NotFiniteBlocks(codec, Encoded(codec, values).data(), 5), 0U) << Name(codec);
+    // Of randomk's elements one of each share crosses, so all of two blocks.
+    std::fill_n(values.begin() + kCodecBlock, kCodecBlock, std::numeric_limits<float>::infinity());
+    std::fill_n(values.begin() + 4 * kCodecBlock, 10, std::numeric_limits<float>::quiet_NaN());
+    const std::uint64_t found = NotFiniteBlocks(codec, Encoded(codec, values).data(), 5);
+    EXPECT_GE(found, 1U) << Name(codec);
+    EXPECT_LE(found, 2U) << Name(codec);
+    if (codec.kind != Codec::kRandomK) EXPECT_EQ(found, 2U) << Name(codec);
+  }
+}
+
 TEST_P(CodecOn, WritesTheSameBytesAsEveryOtherTarget) {
   for (const Codec codec : kCodecs) {
     for (const std::size_t count : kEncodedCounts) {

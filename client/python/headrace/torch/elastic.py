@@ -40,6 +40,7 @@ from headrace.torch.optimizer import ScheduledOptimizer
 from headrace.torch.reconfigure import DEFAULT_TIMEOUT, Membership
 from headrace.torch.recovery import ATTEMPTS_MAX, LOSSES, Resize
 from headrace.torch.snapshot import copied, packed, put_back, unpacked
+from headrace.waits import count_waits
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -230,7 +231,9 @@ class ElasticState:
         if membership.rendezvous:
             # Where the members have met: the environment's may be the address of a node that is gone.
             membership = dataclasses.replace(membership, rendezvous=session.rendezvous)
-        group._start(membership.attach(DEFAULT_TIMEOUT))
+        attached = membership.attach(DEFAULT_TIMEOUT)
+        count_waits(attached, session)
+        group._start(attached)
         self.group = group
         session.barrier()  # which hears at once of a member that does not come
         self.model = self._wrap(self.module, group)

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "tests/support/expect_text.h"
 #include "tests/support/recording.h"
@@ -86,6 +87,31 @@ TEST_F(LeasesTest, TellsDispatchOfEndsInTheirOrder) {
   ASSERT_EQ(closed.size(), 2U);
   EXPECT_EQ(closed[0]->session, second);
   EXPECT_EQ(closed[1]->session, first);
+}
+
+TEST_F(LeasesTest, FindsWhatElseAProcessIsInAsFarAsTheKernelKnowsIt) {
+  const auto open = [this](const char* job, std::uint32_t rank, std::int32_t pid, bool is_known,
+                           std::uint32_t uid = 0) {
+    SessionIdentity request;
+    request.job_name = job;
+    request.rank = rank;
+    request.world_size = 4;
+    request.pid = pid;
+    request.pid_is_known = is_known;
+    request.uid = uid;
+    ipc::Channel::Created channel = ipc::Channel::Create().value();
+    return leases_.Open(request, std::move(channel.channel), UniqueFd()).value();
+  };
+  const SessionIdentity own = open("train", 0, 7, true);
+  open("train", 1, 7, true);
+  const SessionIdentity group = open("group", 0, 7, true);
+  const SessionIdentity said = open("group", 1, 7, false);
+  open("group", 2, 8, true);
+  open("others", 0, 7, true, 1000);
+  const SessionIdentity left = open("past", 0, 7, true);
+  leases_.End(left.id, true, Code::kUnavailable, "left the job");
+  EXPECT_EQ(leases_.OtherJobsOf(own), (std::vector<SessionId>{group.id}));
+  EXPECT_TRUE(leases_.OtherJobsOf(said).empty());
 }
 
 TEST_F(LeasesTest, EndsAllThatAreOpen) {

@@ -7,139 +7,15 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/service/cluster/meeting.h"
+#include "tests/unit/service/cluster/quorum_case.h"
 
 namespace headrace::support {
 namespace {
 
-using service::AskQuorum;
-using service::Membership;
-using service::QuorumAnswered;
-using service::QuorumClientLost;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-constexpr std::uint32_t kGraceMs = 500;
-
-// Four ranks, two on each of two nodes, which have been in epoch 1.
-class QuorumTest : public testing::Test {
- protected:
-  QuorumTest() : a_(meeting_.AddNode("a")), b_(meeting_.AddNode("b")) {
-    for (std::uint32_t rank = 0; rank < 4; ++rank) {
-      meeting_.Attach(NodeOf(rank), Identity(rank));
-    }
-    meeting_.Run();
-  }
-
-  MeetingNode& NodeOf(std::uint32_t member) { return member < 2 ? a_ : b_; }
-
-  static service::SessionIdentity Identity(std::uint32_t member) {
-    auto identity = Meeting::Rank(member < 2 ? 1 : 7, member, 4);
-    identity.member = member;
-    identity.id = SessionId{member + 1};
-    identity.can_reconnect = true;
-    return identity;
-  }
-
-  void EndLease(std::uint32_t member, bool exited, const std::string& cause) {
-    NodeOf(member).follower.OnLeaseEnded(Identity(member), false, cause, exited);
-    NodeOf(member).follower.OnRankLost(JobId{member < 2 ? 1U : 7U}, member, cause, exited);
-    meeting_.Run();
-  }
-  void Kill(std::uint32_t member) { EndLease(member, true, "exited or was killed"); }
-
-  static Membership Everybody(std::vector<std::uint32_t> members, std::uint32_t generation = 0) {
-    return {.generation = generation, .members = std::move(members)};
-  }
-
-  // The rank has noticed the loss; `again` over the connection that it has.
-  void Ask(std::uint32_t member, std::uint32_t min_world = 2, bool again = false,
-           Membership membership = Everybody({0, 1, 2, 3})) {
-    Post(member, min_world, again, std::move(membership));
-    meeting_.Run();
-  }
-  void Post(std::uint32_t member, std::uint32_t min_world, bool again, Membership membership) {
-    if (!again) {
-      NodeOf(member).follower.OnLeaseEnded(Identity(member), false, "closed its connection", false);
-    }
-    NodeOf(member).follower.Handle(
-        AskQuorum{.token = member + 1,
-                  .client = 100 + member,
-                  .job = "train",
-                  .uid = 1000,
-                  .pid = static_cast<std::int32_t>(100 + member),
-                  .leader = kMeetingPlace,
-                  .member = member,
-                  .membership = std::move(membership),
-                  .epoch = 1,
-                  .rules = {.min_world = min_world, .grace_ms = kGraceMs},
-                  .until_ns = meeting_.now() + 2 * kSecond},
-        meeting_.now());
-    meeting_.Collect();
-  }
-  // The last to ask, on node b: the leader decides, and the link breaks before b has heard of it.
-  void LoseDecisionFor(std::uint32_t member, std::uint32_t min_world) {
-    Post(member, min_world, false, Everybody({0, 1, 2, 3}));
-    if (b_.id == 0) {
-      ASSERT_TRUE(meeting_.Connect(b_).ok());
-    }
-    while (meeting_.DeliverToLeader(b_)) {
-    }
-    EXPECT_EQ(meeting_.leader().quorums_count(), 0U);
-    meeting_.Cut(b_, "broke");
-  }
-
-  void Pass(TimeNs time_ns) {
-    meeting_.Pass(time_ns);
-    meeting_.leader().Expire(meeting_.now());
-    meeting_.Run();
-    for (MeetingNode* node : {&a_, &b_}) node->follower.Expire(meeting_.now());
-    meeting_.Run();
-  }
-
-  // A process that is no member asks to be one; its token and connection are 1000 + `number`.
-  void Apply(MeetingNode& node, std::uint32_t number, service::MemberRole role) {
-    node.follower.Handle(AskQuorum{.token = 1000 + number,
-                                   .client = 1000 + number,
-                                   .job = "train",
-                                   .uid = 1000,
-                                   .pid = static_cast<std::int32_t>(1000 + number),
-                                   .leader = kMeetingPlace,
-                                   .role = role,
-                                   .membership = {},
-                                   .rules = {},
-                                   .until_ns = meeting_.now() + 2 * kSecond},
-                         meeting_.now());
-    meeting_.Run();
-  }
-  static std::optional<QuorumAnswered> AnswerTo(MeetingNode& node, std::uint32_t number) {
-    std::optional<QuorumAnswered> answer;
-    std::erase_if(node.quorums, [&](const QuorumAnswered& each) {
-      if (each.token != 1000 + number) return false;
-      answer = each;
-      return true;
-    });
-    return answer;
-  }
-
-  // The only answer to the member since the last call; nothing where there was none.
-  std::optional<QuorumAnswered> AnswerTo(std::uint32_t member) {
-    std::optional<QuorumAnswered> answer;
-    std::erase_if(NodeOf(member).quorums, [&](const QuorumAnswered& each) {
-      if (each.token != member + 1) return false;
-      EXPECT_FALSE(answer.has_value()) << member;
-      answer = each;
-      return true;
-    });
-    return answer;
-  }
-
-  Meeting meeting_;
-  MeetingNode& a_;
-  MeetingNode& b_;
-};
 
 TEST_F(QuorumTest, ThoseThatAreLeftGoOnWithoutOneWhoseProcessIsGone) {
   Kill(2);
@@ -162,7 +38,7 @@ TEST_F(QuorumTest, OneThatHasYetToNoticeIsWaitedForLongerThanTheGrace) {
   Kill(1);
   Ask(0);
   Ask(2);  // by whose node it is known that member 3 is attached
-  Pass(4 * kGraceMs * kMillisecond);
+  Pass(4 * kQuorumGraceMs * kMillisecond);
   const auto waits = AnswerTo(0);
   ASSERT_TRUE(waits);
   EXPECT_THAT(waits->waits, AllOf(HasSubstr("member 3"), HasSubstr("notice")));
@@ -181,7 +57,7 @@ TEST_F(QuorumTest, OneThatBecomesUnknownLateHasAGraceOfItsOwn) {
   Ask(0);
   Ask(1);
   Pass(kMillisecond);
-  Pass(2 * kGraceMs * kMillisecond);
+  Pass(2 * kQuorumGraceMs * kMillisecond);
   // Member 2 notices: its connection closes, and then it asks.
   b_.follower.OnLeaseEnded(Identity(2), false, "closed its connection", false);
   meeting_.Run();
@@ -197,7 +73,7 @@ TEST_F(QuorumTest, SeveralThatWereLeftOutAreRefusedByOneAnswer) {
   Ask(0);
   Ask(1);
   Pass(kMillisecond);
-  Pass(kGraceMs * kMillisecond);
+  Pass(kQuorumGraceMs * kMillisecond);
   ASSERT_EQ(meeting_.leader().quorums_count(), 0U);
   b_.quorums.clear();
   Post(2, 2, true, Everybody({0, 1, 2, 3}));
@@ -223,7 +99,7 @@ AskQuorum AskOf(const std::string& job, std::uint64_t client, std::uint32_t uid,
           .member = 0,
           .membership = {.generation = 0, .members = {0, 1}},
           .epoch = 1,
-          .rules = {.min_world = 1, .grace_ms = kGraceMs},
+          .rules = {.min_world = 1, .grace_ms = kQuorumGraceMs},
           .until_ns = until_ns};
 }
 
@@ -269,7 +145,7 @@ TEST_F(QuorumTest, ManyJobsOfOthersLeaveWhatIsKnownOfARunningOne) {
   Kill(1);
   Ask(0);
   Ask(2);
-  Pass(4 * kGraceMs * kMillisecond);
+  Pass(4 * kQuorumGraceMs * kMillisecond);
   const auto waits = AnswerTo(2);
   ASSERT_TRUE(waits);
   EXPECT_THAT(waits->waits, AllOf(HasSubstr("member 3"), HasSubstr("notice")))
@@ -280,7 +156,7 @@ TEST_F(QuorumTest, ManyDecisionsOfOthersLeaveThatOfAJob) {
   EndLease(3, false, "closed its connection");
   for (const std::uint32_t member : {0U, 1U, 2U}) Ask(member);
   Pass(kMillisecond);
-  Pass(kGraceMs * kMillisecond);
+  Pass(kQuorumGraceMs * kMillisecond);
   ASSERT_EQ(meeting_.leader().quorums_count(), 0U);
   for (std::uint64_t i = 0; i < 2 * service::kQuorumsRememberedMax; ++i) {
     auto ask = AskOf("job" + std::to_string(i), 500 + i, 1001, meeting_.now() + kSecond);
@@ -298,7 +174,7 @@ TEST_F(QuorumTest, ManyDecisionsOfOthersLeaveThatOfAJob) {
 TEST_F(QuorumTest, OneThatIsBusyIsWaitedForThoughNobodyOnItsNodeAsks) {
   Kill(1);
   Ask(0);
-  Pass(4 * kGraceMs * kMillisecond);
+  Pass(4 * kQuorumGraceMs * kMillisecond);
   const auto waits = AnswerTo(0);
   ASSERT_TRUE(waits);
   EXPECT_THAT(waits->waits, AllOf(HasSubstr("members 2, 3"), HasSubstr("notice")));
@@ -351,9 +227,9 @@ TEST_F(QuorumTest, AJobThatGoesOnAsBeforeAsksNobody) {
 TEST_F(QuorumTest, OneOfWhichNothingIsKnownIsLostAfterTheGrace) {
   EndLease(3, false, "closed its connection");
   for (const std::uint32_t member : {0U, 1U, 2U}) Ask(member);
-  Pass(kGraceMs * kMillisecond / 2);
+  Pass(kQuorumGraceMs * kMillisecond / 2);
   EXPECT_FALSE(AnswerTo(0));
-  Pass(kGraceMs * kMillisecond);
+  Pass(kQuorumGraceMs * kMillisecond);
   const auto answer = AnswerTo(0);
   ASSERT_TRUE(answer && answer->quorum);
   EXPECT_THAT(answer->quorum->membership.members, ElementsAre(0, 1, 2));
@@ -366,9 +242,9 @@ TEST_F(QuorumTest, ANodeThatIsGoneTakesItsRanksWithIt) {
   Ask(2);
   meeting_.Cut(b_, "lost power");
   b_.wants_leader = false;
-  Pass(kGraceMs * kMillisecond / 2);
+  Pass(kQuorumGraceMs * kMillisecond / 2);
   EXPECT_FALSE(AnswerTo(0)) << "the grace begins with the loss";
-  Pass(kGraceMs * kMillisecond);
+  Pass(kQuorumGraceMs * kMillisecond);
   const auto answer = AnswerTo(0);
   ASSERT_TRUE(answer && answer->quorum);
   EXPECT_THAT(answer->quorum->membership.members, ElementsAre(0, 1));
@@ -388,7 +264,7 @@ TEST_F(QuorumTest, ADecisionThatWasLostWithTheLinkIsRepeated) {
   EXPECT_EQ(repeated->quorum->membership, first->quorum->membership);
   EXPECT_EQ(repeated->quorum->epoch, first->quorum->epoch);
   EXPECT_EQ(repeated->quorum->lost, first->quorum->lost);
-  Pass(2 * kGraceMs * kMillisecond);
+  Pass(2 * kQuorumGraceMs * kMillisecond);
   EXPECT_FALSE(AnswerTo(0));
   EXPECT_FALSE(AnswerTo(3));
   EXPECT_EQ(meeting_.leader().quorums_count(), 0U);
@@ -420,7 +296,7 @@ TEST_F(QuorumTest, OneThatJoinsIsToldOfAndComesInWhenAllMembersMeet) {
   Apply(b_, 0, service::MemberRole::kJoins);
   EXPECT_THAT(a_.members_wait, ElementsAre(JobId{1}));
   EXPECT_THAT(b_.members_wait, ElementsAre(JobId{7})) << "once";
-  Pass(4 * kGraceMs * kMillisecond);
+  Pass(4 * kQuorumGraceMs * kMillisecond);
   const auto waits = AnswerTo(b_, 0);
   ASSERT_TRUE(waits);
   EXPECT_THAT(waits->waits, HasSubstr("let others in"));
@@ -503,7 +379,7 @@ TEST_F(QuorumTest, OneThatWasLeftOutIsRefusedAndTheOthersAreNot) {
   EndLease(3, false, "closed its connection");
   for (const std::uint32_t member : {0U, 1U, 2U}) Ask(member);
   Pass(kMillisecond);  // from now on the grace time runs
-  Pass(kGraceMs * kMillisecond);
+  Pass(kQuorumGraceMs * kMillisecond);
   const auto decided = AnswerTo(0);
   ASSERT_TRUE(decided && decided->quorum);
   AnswerTo(2);

@@ -327,12 +327,12 @@ TEST_F(SteeringTest, PeopleMayNotSayHowFarADrainIs) {
   const auto kind = static_cast<std::uint8_t>(SteeringKind::kDrainOperations);
   EXPECT_FALSE(service::CheckSteering(kind, 1).ok());
   EXPECT_TRUE(service::CheckNodeSteering(kind, 1).ok());
-  EXPECT_FALSE(service::CheckNodeSteering(16, 0).ok());
+  EXPECT_FALSE(service::CheckNodeSteering(17, 0).ok());
   EXPECT_FALSE(
       service::CheckNodeSteering(static_cast<std::uint8_t>(SteeringKind::kWeight), 0).ok());
 }
 
-TEST_F(SteeringTest, SharesOfRanksGoToTheNodeOfRankZeroAndWhoIsSlowToAll) {
+TEST_F(SteeringTest, SharesAndStatesOfRanksGoToTheNodeOfRankZeroAndWhoIsSlowToAll) {
   Begin();
   const service::OwnShare own{.rank = 1, .share = 700};
   b_.follower.Handle(service::SteerJob{JobId{7}, SteeringOf(SteeringKind::kOwnShare, own.Value())});
@@ -340,12 +340,19 @@ TEST_F(SteeringTest, SharesOfRanksGoToTheNodeOfRankZeroAndWhoIsSlowToAll) {
   ASSERT_EQ(a_.Told<SteerJob>().size(), 1U);
   EXPECT_EQ(a_.Told<SteerJob>()[0].steering.node, "b");
   EXPECT_EQ(service::OwnShare::Of(a_.Told<SteerJob>()[0].steering.value), own);
+  const service::RankState state{
+      .rank = 1, .kind = service::RankState::Kind::kStalled, .seconds = 30};
+  b_.follower.Handle(
+      service::SteerJob{JobId{7}, SteeringOf(SteeringKind::kRankState, state.Value())});
+  meeting_.Run();
+  ASSERT_EQ(a_.Told<SteerJob>().size(), 2U);
+  EXPECT_EQ(service::RankState::Of(a_.Told<SteerJob>()[1].steering.value), state);
   EXPECT_TRUE(b_.Told<SteerJob>().empty());
   const service::SlowRank slow{.rank = 1, .percent = 200, .seconds = 30};
   a_.follower.Handle(
       service::SteerJob{JobId{1}, SteeringOf(SteeringKind::kSlowRank, slow.Value())});
   meeting_.Run();
-  EXPECT_EQ(a_.Told<SteerJob>().size(), 2U);
+  EXPECT_EQ(a_.Told<SteerJob>().size(), 3U);
   ASSERT_EQ(b_.Told<SteerJob>().size(), 1U);
   EXPECT_EQ(b_.Told<SteerJob>()[0].steering.node, "a");
 }

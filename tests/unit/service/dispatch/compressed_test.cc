@@ -4,8 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "ipc/board.h"
 #include "tests/support/expect_text.h"
 #include "tests/support/hand_driven_cluster.h"
 #include "tests/unit/service/dispatch/expect.h"
@@ -60,6 +64,9 @@ struct CompressedFleet {
       for (std::size_t i = 0; i < kElementsInAll; ++i) {
         client->Elements<float>()[i] = Given(client->rank(), i);
       }
+      if (spoiled) {
+        client->Elements<float>()[*spoiled] = std::numeric_limits<float>::infinity();
+      }
       for (std::uint32_t tensor = 0; tensor < 3; ++tensor) PostGradient(*client, *layout, tensor);
     }
     cluster.Advance(kSecond);
@@ -72,7 +79,12 @@ struct CompressedFleet {
       const auto elements = client->Elements<float>();
       return std::vector<float>(elements.begin(), elements.begin() + kElementsInAll);
     };
-    for (const ClientEnd* client : clients) EXPECT_EQ(sums(client), sums(clients[0]));
+    for (const ClientEnd* client : clients) {
+      // Bits, since some may be no numbers.
+      EXPECT_EQ(std::memcmp(client->Elements<float>().data(), clients[0]->Elements<float>().data(),
+                            kElementsInAll * sizeof(float)),
+                0);
+    }
     return sums(clients[0]);
   }
   float Sum(std::size_t element) const {
@@ -88,6 +100,7 @@ struct CompressedFleet {
   std::shared_ptr<const service::Layout> layout;
   std::vector<ClientEnd*> clients;
   std::uint64_t iteration = 0;
+  std::optional<std::size_t> spoiled;  // an element that is infinite
 };
 
 TEST(Compressed, LargeBlocksAreEncodedSmallOnesAndOtherTensorsAreExact) {
@@ -285,6 +298,81 @@ TEST(Compressed, PartsOfABlockOnTwoRailsDrawOtherNumbers) {
     for (std::size_t i = 0; i < kLength; ++i) equal += sums[i] == sums[other + i] ? 1U : 0U;
     ASSERT_LT(equal, kLength * 3 / 4) << "as from element " << other << " on";
   }
+}
+
+std::vector<ipc::FlightRow> FlightRowsOf(const HandDrivenNode& node) {
+  std::vector<ipc::FlightRow> rows;
+  for (const auto& place : node.board().flights) {
+    for (const auto& slot : place) {
+      const auto row = ipc::ReadRow(slot);
+      if (row && row->number != 0) rows.push_back(*row);
+    }
+  }
+  return rows;
+}
+
+// The flight recorder has what each block's encoding came to.
+TEST(Compressed, BlocksAreRecordedWithTheirCodec) {
+  CompressedFleet fleet(Codec::kTopK);
+  fleet.Iterate();
+  std::size_t encoded = 0;
+  for (const auto& row : FlightRowsOf(fleet.cluster.node(0))) {
+    if (row.codec == 0) {
+      EXPECT_EQ(row.sent_bytes + row.encode_us + row.decode_us, 0U) << row.bytes;
+      continue;
+    }
+    ++encoded;
+    EXPECT_EQ(row.codec, SteeringValue(Codec::kTopK));
+    EXPECT_EQ(row.bytes, kLarge * sizeof(float));
+    EXPECT_EQ(row.sent_bytes, transport::EncodedSize(Codec::kTopK, kLarge));
+  }
+  EXPECT_EQ(encoded, 1U);
+}
+
+// People hear of the first iteration with such values, of the second, the fourth, ...
+TEST(Compressed, ValuesThatAreNotFiniteAreReportedNowAndThen) {
+  for (const Codec codec : {Codec::kBFloat16, Codec::kFloat16, Codec::kInt8, Codec::kTopK}) {
+    CompressedFleet fleet(codec);
+    fleet.Iterate();
+    const auto reports = [&fleet] {
+      std::vector<std::string> texts;
+      for (const std::string& text : fleet.cluster.node(0).watch_tap().events) {
+        if (text.find("not finite") != std::string::npos) texts.push_back(text);
+      }
+      return texts;
+    };
+    EXPECT_TRUE(reports().empty()) << Name(codec);
+    fleet.spoiled = 17;
+    for (int iteration = 0; iteration < 5; ++iteration) fleet.Iterate();
+    const std::vector<std::string> texts = reports();
+    ASSERT_EQ(texts.size(), 3U) << Name(codec);
+    EXPECT_NE(texts[0].find("iteration 2"), std::string::npos);
+    EXPECT_NE(texts[2].find("iteration 5"), std::string::npos);
+    if (codec == Codec::kInt8) EXPECT_TEXT(texts[0], "one block", "256");
+  }
+}
+
+TEST(Compressed, PeopleHearWhatIsLostWhereAJobGoesOnWithOtherRanks) {
+  constexpr std::uint64_t kResiduals = (kLarge * sizeof(float) + 63) / 64 * 64;
+  HandDrivenNode node;
+  ClientEnd& first = node.Attach({.world_size = 2}, 0);
+  ClientEnd& second = node.Attach({.world_size = 2}, 1);
+  node.Settle();
+  node.Close(second, false, "exited or was killed");
+  node.Settle();
+  node.Close(first, false, "closed its connection");
+  node.Settle();
+  ClientEnd& again = node.Attach({.world_size = 1, .epoch = 2}, 0, std::size_t{1} << 17U);
+  HandIn(node, again, PackedLayout({kLarge}), kResiduals);
+  node.Settle();
+  Adopt(node, JobId{1}, PlanOf({{{0, 0, kLarge}}}));
+  node.Settle();
+  std::vector<std::string> texts;
+  for (const std::string& text : node.watch_tap().events) {
+    if (text.find("left out") != std::string::npos) texts.push_back(text);
+  }
+  ASSERT_EQ(texts.size(), 1U);
+  EXPECT_TEXT(texts[0], "is 1", "was 2");
 }
 
 TEST(Compressed, NothingIsWhereAllRanksAreOnOneNode) {

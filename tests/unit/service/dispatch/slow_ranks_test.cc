@@ -158,7 +158,7 @@ TEST(SlowRanks, LeavesAloneWhoTakesLongOnceInAWhile) {
   SlowNode slow(3);
   for (int i = 0; i < 8; ++i) {
     slow.IterateMany({kQuick, kQuick, kQuick}, 3);
-    slow.Iterate({kQuick, kBoundS * kSecond * 2, kQuick});
+    slow.Iterate({kQuick, kBoundS * kSecond - kSecond, kQuick});
     slow.IterateMany({kQuick, kQuick, kQuick}, 3);
   }
   EXPECT_THAT(slow.Said(), IsEmpty());
@@ -208,6 +208,182 @@ TEST(SlowRanks, EvictsNobodyOfAJobThatIsPaused) {
   slow.Obey();
   EXPECT_EQ(slow.Said().size(), 1U);
   EXPECT_THAT(slow.Evicted(), IsEmpty());
+}
+
+// So that what comes now counts.
+void PassBegin(SlowNode& slow) {
+  slow.IterateMany(std::vector<TimeNs>(slow.ranks.size(), kQuick), 2 * kBoundS + 2);
+}
+
+void Stand(SlowNode& slow, const std::vector<std::size_t>& posting, TimeNs time_ns) {
+  for (const std::size_t rank : posting) slow.ranks[rank]->PostApart(kSum);
+  for (TimeNs passed_ns = 0; passed_ns < time_ns; passed_ns += kSecond) {
+    slow.node.Advance(kSecond);
+    slow.Obey();
+  }
+}
+
+TEST(StalledRanks, OneThatStandsStillIsNamedAndEvictedAfterTheBound) {
+  SlowNode slow(4, {.seconds = kBoundS, .least_world = 2});
+  PassBegin(slow);
+  Stand(slow, {0, 1, 3}, (kBoundS - 1) * kSecond);
+  EXPECT_THAT(slow.Said(), IsEmpty());
+  Stand(slow, {}, 3 * kSecond);
+  const auto said = slow.Said();
+  ASSERT_EQ(said.size(), 2U);
+  EXPECT_EQ(said[0].rank, 2U);
+  EXPECT_TRUE(said[0].stalled);
+  EXPECT_FALSE(said[0].evicted);
+  EXPECT_GE(said[0].seconds, kBoundS);
+  EXPECT_TRUE(said[1].evicted);
+  const auto evicted = slow.Evicted();
+  ASSERT_EQ(evicted.size(), 1U);
+  EXPECT_EQ(evicted[0].session, slow.ranks[2]->id());
+  EXPECT_TRUE(evicted[0].evicted);
+  EXPECT_EQ(evicted[0].error.code(), Code::kPeerLost);
+  EXPECT_TEXT(evicted[0].error.text(), "evicted", "standing still", "posted nothing", "8 s",
+              "HEADRACE_ROLE=join");
+  EXPECT_EQ(slow.node.Counters().slow_reports, 1U);
+}
+
+TEST(StalledRanks, RankZeroIsEvictedLikeAnyOther) {
+  SlowNode slow(3, {.seconds = kBoundS, .least_world = 1});
+  PassBegin(slow);
+  Stand(slow, {1, 2}, (kBoundS + 2) * kSecond);
+  const auto evicted = slow.Evicted();
+  ASSERT_EQ(evicted.size(), 1U);
+  EXPECT_EQ(evicted[0].session, slow.ranks[0]->id());
+}
+
+TEST(StalledRanks, OfTwoBothAreNamedAndTheOneThatStoodStillFirstIsEvicted) {
+  SlowNode slow(4, {.seconds = kBoundS, .least_world = 1});
+  PassBegin(slow);
+  slow.ranks[1]->PostApart(kSum);
+  Stand(slow, {3}, 2 * kSecond);
+  slow.ranks[1]->Post(Barrier());  // it waits for that now, and has done more than rank 2
+  slow.ranks[3]->Post(Barrier());
+  Stand(slow, {0}, 2 * kBoundS * kSecond);
+  const auto said = slow.Said();
+  ASSERT_EQ(said.size(), 2U) << "rank 0 has posted one of two, and waits for it";
+  EXPECT_EQ(said[0].rank, 2U);
+
+  SlowNode two(4, {.seconds = kBoundS, .least_world = 1});
+  PassBegin(two);
+  Stand(two, {0}, 2 * kSecond);
+  two.Wait(1, 1);  // it has done something since
+  Stand(two, {3}, 2 * kBoundS * kSecond);
+  const auto both = two.Said();
+  ASSERT_EQ(both.size(), 3U);
+  EXPECT_EQ(both[0].rank + both[1].rank, 3U);
+  EXPECT_TRUE(both[2].evicted);
+  EXPECT_EQ(both[2].rank, 2U);
+  EXPECT_EQ(two.Evicted().size(), 1U) << "one for each epoch";
+}
+
+TEST(StalledRanks, OneThatGoesOnIsNamedNoLonger) {
+  SlowNode slow(3);
+  PassBegin(slow);
+  Stand(slow, {0, 1}, 2 * kBoundS * kSecond);
+  ASSERT_EQ(slow.Said().size(), 1U);
+  EXPECT_THAT(slow.JobText(), HasSubstr("rank 2 (pid 1002) stands still"));
+  EXPECT_THAT(slow.Evicted(), IsEmpty()) << "the job did not ask for it";
+  Stand(slow, {2}, kSecond);
+  ASSERT_EQ(slow.Said().size(), 2U);
+  EXPECT_EQ(slow.Said()[1], (SlowRank{.rank = 2}));
+  EXPECT_EQ(slow.JobText(), "");
+}
+
+TEST(StalledRanks, NobodyIsWhereAllAreIdleAndTheServiceSleeps) {
+  SlowNode slow(3, {.seconds = kBoundS, .least_world = 1});
+  PassBegin(slow);
+  Stand(slow, {}, 4 * kBoundS * kSecond);
+  EXPECT_THAT(slow.Said(), IsEmpty());
+  // The timeouts of what has ended, of 600 s, are forgotten only when they come.
+  EXPECT_GT(slow.node.dispatch().NextDeadline(), slow.node.now + 100 * kSecond);
+  Stand(slow, {0, 1}, kSecond);
+  EXPECT_LE(slow.node.dispatch().NextDeadline(), slow.node.now + kSecond) << "it looks again";
+  Stand(slow, {}, (kBoundS + 2) * kSecond);
+  EXPECT_EQ(slow.Evicted().size(), 1U) << "those that wait are waited with for a bound";
+}
+
+TEST(StalledRanks, NobodyIsOfAJobThatIsPaused) {
+  SlowNode slow(3, {.seconds = kBoundS, .least_world = 1});
+  PassBegin(slow);
+  slow.node.Send(Say(SteeringKind::kPause, 0));
+  Stand(slow, {0, 1}, 4 * kBoundS * kSecond);
+  EXPECT_THAT(slow.Said(), IsEmpty());
+  slow.node.Send(Say(SteeringKind::kResume, 0));
+  Stand(slow, {}, (kBoundS - 2) * kSecond);
+  EXPECT_THAT(slow.Said(), IsEmpty()) << "its time begins when the job goes on";
+  Stand(slow, {}, 5 * kSecond);
+  EXPECT_EQ(slow.Evicted().size(), 1U);
+}
+
+TEST(StalledRanks, NobodyIsForWhatTheServiceStoodStill) {
+  SlowNode slow(3, {.seconds = kBoundS, .least_world = 1});
+  PassBegin(slow);
+  Stand(slow, {0, 1}, 2 * kSecond);
+  slow.node.Stall(4 * kBoundS * kSecond);
+  slow.Obey();
+  Stand(slow, {}, (kBoundS - 4) * kSecond);
+  EXPECT_THAT(slow.Said(), IsEmpty());
+}
+
+// A rank that has posted a part of its gradients waits for itself.
+TEST(StalledRanks, OneThatStandsStillInItsBackwardPassIsEvicted) {
+  SlowNode slow(3, {.seconds = kBoundS, .least_world = 1});
+  const auto layout = PackedLayout({8, 8});
+  for (ClientEnd* rank : slow.ranks) HandIn(slow.node, *rank, layout);
+  Adopt(slow.node, JobId{1}, PlanOf({{{0, 0, 8}, {1, 0, 8}}}));
+  PassBegin(slow);
+  // Offered, and put in force before no iteration that begins.
+  slow.node.Send(service::PlanOffer{.job = JobId{1}, .plan = PlanOf({{{0, 0, 8}}}, 2), .hash = 2});
+  for (ClientEnd* rank : slow.ranks) PostGradient(*rank, *layout, 1);
+  for (const std::size_t rank : {0U, 2U}) PostGradient(*slow.ranks[rank], *layout, 0);
+  Stand(slow, {}, (kBoundS + 2) * kSecond);
+  const auto evicted = slow.Evicted();
+  ASSERT_EQ(evicted.size(), 1U);
+  EXPECT_EQ(evicted[0].session, slow.ranks[1]->id());
+}
+
+// A process that is in another job besides says what it waits there: this job's own operations say
+// nothing, however long they rest.
+TEST(StalledRanks, OneForWhichOthersWaitInAnotherJobIsEvicted) {
+  SlowNode slow(3, {.seconds = kBoundS, .least_world = 1});
+  const auto waits = [&slow](std::size_t rank, std::uint32_t threads) {
+    slow.ranks[rank]->layout().header.client_waits_elsewhere.store(1 + threads);
+  };
+  for (std::size_t rank = 0; rank < 3; ++rank) waits(rank, 0);
+  PassBegin(slow);
+  Stand(slow, {}, 3 * kBoundS * kSecond);
+  EXPECT_THAT(slow.Said(), IsEmpty());
+  for (int i = 0; i < 2 * static_cast<int>(kBoundS); ++i) {
+    for (std::size_t rank = 0; rank < 3; ++rank) slow.Wait(rank, kMillisecond);
+    Stand(slow, {}, kSecond);
+  }
+  EXPECT_THAT(slow.Said(), IsEmpty());
+  waits(0, 1);
+  waits(2, 2);
+  Stand(slow, {}, (kBoundS - 1) * kSecond);
+  EXPECT_THAT(slow.Said(), IsEmpty()) << "they have only begun to wait";
+  Stand(slow, {}, 4 * kSecond);
+  const auto evicted = slow.Evicted();
+  ASSERT_EQ(evicted.size(), 1U);
+  EXPECT_EQ(evicted[0].session, slow.ranks[1]->id());
+}
+
+TEST(StalledRanks, AJobWhoseOperationsTimeOutBeforeIsTold) {
+  const auto told = [](std::uint32_t timeout_ms, SlowBound bound) {
+    SlowNode slow(2, bound, {.name = "bert", .timeout_ms = timeout_ms});
+    return slow.events();
+  };
+  const SlowBound evicts{.seconds = kBoundS, .least_world = 1};
+  const auto events = told(kBoundS * 1000, evicts);
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_TEXT(events[0], "HEADRACE_SLOW=8:evict", "within 10 s", "after 8 s",
+              "HEADRACE_TIMEOUT_MS");
+  EXPECT_THAT(told(60'000, evicts), IsEmpty());
+  EXPECT_THAT(told(kBoundS * 1000, {.seconds = kBoundS}), IsEmpty());
 }
 
 TEST(SlowRanks, BelievesNoClientThatItHasWaitedForLongerThanThereWasTime) {
@@ -312,6 +488,43 @@ TEST(SlowRankNodes, SayHowTheirOwnRanksAreAndObeyOnlyTheNodeOfRankZero) {
   EXPECT_EQ(broken(), 1U);
 }
 
+TEST(SlowRankNodes, OneThatStandsStillIsFoundByWhatItsOwnNodeSays) {
+  SlowNodes slow(3);
+  const auto bound = SlowBound{.seconds = 5, .least_world = 2}.Value();
+  slow.Send(0, SteeringKind::kSlowBound, bound, "");
+  slow.Send(1, SteeringKind::kSlowBound, bound, "a");
+  using Kind = service::RankState::Kind;
+  const auto say = [&slow](std::uint32_t rank, Kind kind, const std::string& from) {
+    slow.Send(0, SteeringKind::kRankState,
+              service::RankState{.rank = rank, .kind = kind, .seconds = 6}.Value(), from);
+  };
+  for (ClientEnd* rank : slow.clients) rank->PostApart(kSum);
+  slow.cluster.Advance(6 * kSecond);
+  slow.clients[0]->PostApart(kSum);
+  slow.clients[2]->PostApart(kSum);
+  slow.cluster.Advance(8 * kSecond);
+  say(1, Kind::kStalled, "c");  // speaks for another
+  say(2, Kind::kWaits, "c");
+  EXPECT_THAT(slow.SaidBy(0), IsEmpty());
+  const auto states = slow.SaidBy(1);
+  ASSERT_EQ(states.size(), 1U) << "once";
+  EXPECT_EQ(states[0].kind, SteeringKind::kRankState);
+  const auto state = service::RankState::Of(states[0].value);
+  EXPECT_EQ(state.rank, 1U);
+  EXPECT_EQ(state.kind, Kind::kStalled);
+  EXPECT_GE(state.seconds, 5U);
+  say(1, Kind::kStalled, "b");
+  const auto said = slow.SaidBy(0);
+  ASSERT_EQ(said.size(), 2U);
+  EXPECT_EQ(SlowRank::Of(said[0].value).rank, 1U);
+  EXPECT_TRUE(SlowRank::Of(said[0].value).stalled);
+  EXPECT_TRUE(SlowRank::Of(said[1].value).evicted);
+  slow.clients[1]->PostApart(kSum);
+  slow.cluster.Advance(kMillisecond);
+  ASSERT_EQ(slow.SaidBy(1).size(), 2U);
+  EXPECT_EQ(service::RankState::Of(slow.SaidBy(1)[1].value), (service::RankState{.rank = 1}));
+}
+
 // Whoever leads a job of one rank may say anything.
 TEST(SlowRankNodes, OfOneRankAreNeverSlow) {
   SlowNode slow(1, {.seconds = 1, .least_world = 1});
@@ -337,7 +550,16 @@ TEST(SlowRankValues, AreCheckedWhereTheyComeIn) {
   EXPECT_FALSE(check(SteeringKind::kSlowRank, SlowRank{.rank = 64, .percent = 200}.Value()));
   EXPECT_FALSE(check(SteeringKind::kSlowRank, SlowRank{.rank = 1, .percent = 100'001}.Value()));
   EXPECT_FALSE(check(SteeringKind::kSlowRank, SlowRank{.rank = 1, .evicted = true}.Value()));
-  EXPECT_FALSE(check(SteeringKind::kSlowRank, slow.Value() | 1U << 9U)) << "unused bits";
+  EXPECT_FALSE(check(SteeringKind::kSlowRank, slow.Value() | 1U << 10U)) << "unused bits";
+  EXPECT_FALSE(check(SteeringKind::kSlowRank, SlowRank{.rank = 1, .stalled = true}.Value()));
+  using service::RankState;
+  const RankState state{.rank = 63, .kind = RankState::Kind::kStalled, .seconds = 172'800};
+  EXPECT_TRUE(check(SteeringKind::kRankState, state.Value()));
+  EXPECT_EQ(RankState::Of(state.Value()), state);
+  EXPECT_FALSE(check(SteeringKind::kRankState, RankState{.rank = 64}.Value()));
+  EXPECT_FALSE(check(SteeringKind::kRankState, state.Value() + (1U << 8U))) << "unknown kind";
+  EXPECT_FALSE(check(SteeringKind::kRankState, state.Value() | 1U << 16U)) << "unused bits";
+  EXPECT_FALSE(check(SteeringKind::kRankState, RankState{.rank = 1, .seconds = 172'801}.Value()));
 }
 
 }  // namespace

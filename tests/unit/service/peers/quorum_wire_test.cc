@@ -17,7 +17,7 @@ ReportQuorum Asked() {
           .uid = 1000,
           .membership = {.generation = 3, .members = {0, 2, 5}},
           .epoch = 9,
-          .rules = {.min_world = 2, .grace_ms = 5000},
+          .rules = {.min_world = 2, .grace_ms = 5000, .stall_ms = 60'000},
           .members = {{.member = 0, .state = MemberState::kAsks},
                       {.member = 2, .state = MemberState::kAttached},
                       {.member = 5, .state = MemberState::kLost, .cause = "pid 12 on node b"},
@@ -35,6 +35,7 @@ TEST(QuorumWire, QuestionAndAnswersPassUnchanged) {
   EXPECT_EQ(asked.epoch, 9U);
   EXPECT_EQ(asked.rules.min_world, 2U);
   EXPECT_EQ(asked.rules.grace_ms, 5000U);
+  EXPECT_EQ(asked.rules.stall_ms, 60'000U);
   EXPECT_EQ(asked.members, Asked().members);
   EXPECT_FALSE(asked.meets_here);
   EXPECT_EQ(asked.places_epoch, 8U);
@@ -67,6 +68,7 @@ TEST(QuorumWire, RefusesQuestionsThatNoServiceAsks) {
   ExpectRefused(with([](auto report) { report.getMembers()[0].setState(6); }), {"state 6"});
   ExpectRefused(with([](auto report) { report.getMembers()[0].setMember(kApplicantsFrom); }));
   ExpectRefused(with([](auto report) { report.setGraceMs(kQuorumGraceMaxMs + 1); }));
+  ExpectRefused(with([](auto report) { report.setStallMs(kQuorumStallMaxMs + 1); }));
   ExpectRefused(with([](auto report) { report.getMembership().initMembers(0); }));
   ExpectRefused(with([](auto report) { report.getMembership().getMembers().set(0, 9); }));
   ExpectRefused(with([](auto report) { report.getMembership().setGeneration(kEpochMax); }));
