@@ -5,14 +5,13 @@
 # A build under a sanitizer has the target `part`, the programs; the build without has the tests.
 set(HEADRACE_PARTS "" CACHE STRING "Folder with the sanitized builds whose tests run here too; empty: none")
 
-set(headrace_part_address ipc_test http_test tls_test exchange_test rails_test ucx_test rpc_test peers_test)
+set(headrace_part_address ipc_test http_test tls_test exchange_test ucx_test)
 # Who sends nonsense, lies, or goes in the middle; the others take minutes, or wait for heartbeats, and read nothing
 # of strangers.
 set(headrace_part_address_exchange_test
     "ExchangeHostile*:Of/ExchangeLie*:Of/ExchangeMismatch*:ExchangeEnd.*:ExchangeEncoded*:ExchangeLossless*:ExchangeAfterAFailure*")
 set(headrace_part_address_ucx_test "UcxLinks*:UcxWire*:WireAddress*:UcxFaults.Garbage*")
-set(headrace_part_address_rpc_test "HostileClient*:Bounded*:Floods*")
-set(headrace_part_address_peers_test "PeersHostile*:PeerWire*:UnsentMessages*:QuorumWire*")
+# rpc and peers are read by the fuzzers schema, socket, peer and forming.
 set(headrace_part_address_fuzz record dispatch schema peer forming socket message sends codec)
 set(headrace_part_thread
     ipc_test actor_test lane_test log_sink_test rpc_test dispatch_threads_test loop_test mapping_test

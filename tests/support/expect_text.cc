@@ -85,8 +85,9 @@ std::string Fixed(std::string_view text) {
       {std::regex("\\bpid [0-9]+"), "pid PID"},
       {std::regex("\\buid [0-9]+"), "uid UID"},
       {std::regex("\\b20[0-9]{2}-[0-9]{2}-[0-9]{2}\\b"), "DATE"},
-      {std::regex("/tmp/[^/ ]+"), "FOLDER"},
+      // The first of both also where the tree lies under /tmp.
       {std::regex("/[^ :;]+/(lib[a-z]+\\.so)"), "FOLDER/$1"},
+      {std::regex("/tmp/[^/ ]+"), "FOLDER"},
       {std::regex("both are [0-9]+"), "both are PID"},
       {std::regex("answered for [0-9.]+ s"), "answered for SECONDS"},
       {std::regex("Headrace authority [0-9a-f]+"), "Headrace authority NUMBER"},
