@@ -118,9 +118,8 @@ TEST_P(CodecOn, CountsBlocksWithAValueThatIsNotFinite) {
     std::fill_n(values.begin() + kCodecBlock, kCodecBlock, std::numeric_limits<float>::infinity());
     std::fill_n(values.begin() + 4 * kCodecBlock, 10, std::numeric_limits<float>::quiet_NaN());
     const std::uint64_t found = NotFiniteBlocks(codec, Encoded(codec, values).data(), 5);
-    EXPECT_GE(found, 1U) << Name(codec);
+    EXPECT_GE(found, codec.kind == Codec::kRandomK ? 1U : 2U) << Name(codec);
     EXPECT_LE(found, 2U) << Name(codec);
-    if (codec.kind != Codec::kRandomK) EXPECT_EQ(found, 2U) << Name(codec);
   }
 }
 
