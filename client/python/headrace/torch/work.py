@@ -19,6 +19,7 @@ from headrace.operation import Operation
 _Base = dist._Work if hasattr(dist, "_Work") else dist.Work
 # How long the thread that completes futures is deaf to the end of its group.
 _LOOK_S = 0.1
+_SMALL_MAX = 4096  # bytes of results that a work keeps
 
 
 class Work(_Base):
@@ -59,7 +60,7 @@ class Work(_Base):
             raise Timeout(
                 f"the operation is still open after {seconds:g} s", "timeout", 8
             )
-        self._result = None
+        self._release_result()
         if self._error is not None:
             raise self._error
         return True
@@ -152,13 +153,19 @@ class Work(_Base):
     def result(self) -> list[torch.Tensor]:
         """The tensors with the results. After wait(), when its future is done, and when it has ended and dozens of
         later collectives were posted, those of them that somebody else has still: it keeps none, so that their
-        memory may be used again.
+        memory may be used again. wait() leaves small ones for a while, which torch asks for then and has nowhere else.
         """
         result = self._result
         if result is not None:
             return result
         found = [reference() for reference in self._references]
         return [tensor for tensor in found if tensor is not None]
+
+    def _release_result(self) -> None:
+        if self._result is None:
+            return
+        if sum(tensor.numel() * tensor.element_size() for tensor in self._result) > _SMALL_MAX:
+            self._result = None
 
     def source_rank(self) -> int:
         """Of recv: who sent; of a receive from any rank -1 until it has ended."""
