@@ -144,6 +144,11 @@ class Poster:
             written = [array] if writes else []
             return [self._on_gpu(collective, device, where, array, written, arguments)]
 
+    def is_shared(self, array: torch.Tensor) -> bool:
+        """Whether it lies in memory that the service reaches."""
+        with self._lock:
+            return self.places.find(array) is not None
+
     def post_pieces(
         self,
         collective: Callable[..., Operation],

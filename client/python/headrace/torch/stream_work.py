@@ -58,7 +58,7 @@ class StreamWork(Work):
             )
         with self._lock:
             self._take_in_stream()
-        self._result = None
+        self._release_result()
         if self._error is not None:
             raise self._error
         return True

@@ -253,8 +253,10 @@ class Completer:
     work has no part in it: who waits for it waits in a thread of its own.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, threads_max: int | None = None) -> None:
+        """``threads_max``: for work that ends in the order in which it is given. None: as above."""
         self._name = name
+        self._threads_max = threads_max
         self._closed = False
         self._changed = threading.Condition()  # guards the rest
         self._work: collections.deque[tuple[Work, torch.futures.Future]] = (
@@ -267,7 +269,7 @@ class Completer:
         """Sets ``started`` as soon as the work has ended."""
         with self._changed:
             self._work.append((work, started))
-            if self._free >= len(self._work):
+            if self._free >= len(self._work) or len(self._threads) == self._threads_max:
                 self._changed.notify()
                 return
             self._free += 1
