@@ -77,7 +77,7 @@ class GroupOptions:
     """
 
     compress: str | None = None
-    plan_ddp: bool = True
+    plan_ddp: bool = False
 
 
 def codec_of_group(options: GroupOptions) -> str:

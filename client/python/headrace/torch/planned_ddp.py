@@ -139,7 +139,7 @@ class PlannedWork(Work):
         planned: PlannedDdp,
         gradient: PlannedGradient,
         result: Sequence[torch.Tensor],
-        completer: Completer,
+        completer: Completer | AtTheEnd,
     ) -> None:
         super().__init__([gradient], result, gradient.finish, completer)
         self._planned = planned
@@ -149,6 +149,31 @@ class PlannedWork(Work):
         if not self._settled:
             self._planned.depart()
         return super().wait(timeout)
+
+
+class AtTheEnd:
+    """Completes futures when backward has ended, in its thread: others would only take the processor from it. In the
+    place of a Completer; DDP waits for no future before that.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[tuple[Work, torch.futures.Future]] = []
+
+    def complete(self, work: Work, started: torch.futures.Future) -> None:
+        """As Completer.complete, in run()."""
+        self._open.append((work, started))
+
+    def run(self) -> None:
+        """Waits for all of them."""
+        futures, self._open = self._open, []
+        for work, started in futures:
+            work.settle(None)
+            started.set_result(None)
+            work.let_go_of_future()
+
+    def forget(self) -> None:
+        """Backward was left by an exception: nobody waits for them."""
+        self._open = []
 
 
 class Step(enum.Enum):
@@ -176,6 +201,7 @@ class PlannedDdp:
         self._session = session
         self._agreement = Agreement(store, session)
         self._completer = Completer(f"headrace-{session.job}", threads_max=1)
+        self._at_the_end = AtTheEnd()
         self._lock = threading.RLock()
         self._step = Step.WATCHING
         self._models = 0
@@ -224,7 +250,8 @@ class PlannedDdp:
             if caller in _BACKWARD:
                 self._note_pass()
             if self._step == Step.PLANNED:
-                return self._post_planned(bucket, tensors)
+                completer = self._at_the_end if caller in _BACKWARD else self._completer
+                return self._post_planned(bucket, tensors, completer)
             if caller in _BACKWARD:
                 self._filled.append(bucket)
                 if self._poster.is_shared(elements.flat(tensors[0])):
@@ -294,7 +321,9 @@ class PlannedDdp:
 
     # ---- From then on ----------------------------------------------------------------------------
 
-    def _post_planned(self, bucket: Bucket, tensors: Sequence[torch.Tensor]) -> Work | None:
+    def _post_planned(
+        self, bucket: Bucket, tensors: Sequence[torch.Tensor], completer: Completer | AtTheEnd
+    ) -> Work | None:
         count = len(self._views)
         number = self._posted % count
         if bucket != self._last_filled[number]:
@@ -308,13 +337,14 @@ class PlannedDdp:
         gradient = PlannedGradient(
             self._opening, Operation(self._session, operation, None, copied=False), view, tensors[0]
         )
-        self._works.append(PlannedWork(self, gradient, tensors, self._completer))
+        self._works.append(PlannedWork(self, gradient, tensors, completer))
         return self._works[-1]
 
     def _begin_iteration(self) -> None:
         for work in self._works:  # DDP has waited for them, unless backward was left by an exception
             work.settle(None)
         self._works = []
+        self._at_the_end.forget()
         # Operations are matched in their order, gradients by their numbers: a rank that posts an operation in this
         # place ends this one, and hears of it.
         self._opening = self._session.barrier(async_op=True)
@@ -328,12 +358,13 @@ class PlannedDdp:
                 return
             self._running = False
             self.depart()
-            if self._step != Step.PLANNED:
-                return
-        with contextlib.suppress(Error):  # which the works say, too
-            self._opening.wait()
-            self._layout.wait_all()  # as a forward pass that needs all at once, for the plan's times
-            self._layout.end_forward()
+            is_planned = self._step == Step.PLANNED
+        if is_planned:
+            with contextlib.suppress(Error):  # which the works say, too
+                self._opening.wait()
+                self._layout.wait_all()  # as a forward pass that needs all at once, for the plan's times
+                self._layout.end_forward()
+        self._at_the_end.run()
 
 
 def _bucket_of(tensors: Sequence[torch.Tensor], op: Any) -> Bucket | None:
