@@ -40,6 +40,13 @@ class OverNodes(unittest.TestCase):
         for other in others:
             self.assertEqual(first.tobytes(), other.tobytes())
 
+    def test_small_buckets_of_ddp_move_by_a_plan_where_that_changes_no_bit(self) -> None:
+        for nodes, ranks, step in ((2, 2, "PLANNED"), (3, 1, "ENDED")):
+            with self.subTest(nodes=nodes):
+                services, folder = self.start(nodes)
+                program = os.path.join(HERE, "cluster_ddp.py")
+                torchrun.run(self, services, ranks, folder, program, step)
+
     def test_examples_learn_alike_by_the_plan_and_through_ddp(self) -> None:
         services, folder = self.start(2)
         small = {"gpt": ("--layers", "2", "--width", "64"), "resnet": ("--width", "8")}

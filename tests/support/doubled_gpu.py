@@ -122,6 +122,7 @@ def as_torchs_gpu(gpu: DoubledGpu) -> Iterator[None]:
         mock.patch.object(devices, "record_event", lambda _: gpu.synchronize() or "event"),
         mock.patch.object(devices, "wait_event", lambda *_: None),
         mock.patch.object(devices, "synchronize", lambda _: gpu.synchronize()),
+        mock.patch.object(devices, "keep_for_stream", lambda _: None),
         mock.patch.object(Region, "dlpack_device", lambda _: (1, 0)),
         mock.patch.object(Layout, "wait_on", in_order(Layout.wait_on)),
         mock.patch.object(Operation, "wait_on", in_order(Operation.wait_on)),

@@ -10,6 +10,7 @@ import time
 import unittest
 import unittest.mock
 import warnings
+import weakref
 
 import headrace
 import headrace.torch
@@ -353,6 +354,77 @@ def in_more_pieces(rank):
         return tensor.unique().tolist(), [str(each.message) for each in told]
 
 
+@contextlib.contextmanager
+def streams_by_turns(gpu):
+    """Within it the current stream is the one of on_stream(). Yields what was kept for each of them, by address."""
+    devices, current, kept = headrace.torch.devices, [gpu.stream], {}
+
+    @contextlib.contextmanager
+    def on_stream(stream):
+        current.append(stream)
+        yield
+        current.pop()
+
+    def keep(tensor):
+        kept.setdefault(current[-1], set()).add(tensor.data_ptr())
+
+    with (
+        unittest.mock.patch.object(devices, "current_stream", lambda _: current[-1]),
+        unittest.mock.patch.object(devices, "on_stream", on_stream),
+        unittest.mock.patch.object(devices, "keep_for_stream", keep),
+    ):
+        yield kept
+
+
+def kept_for_the_stream_of_a_future(rank):
+    """Whether memory that a future's stream reads and writes is kept for it: the caller's, and what was made of it.
+    And of a wait() in the stream of the post, which needs none of it.
+    """
+    gpu = DoubledGpu()
+    with a_gpu(gpu), streams_by_turns(gpu) as kept:
+        memory = Memory(gpu, "allocated")
+        narrow, plain = memory.tensor(torch.ones(9, dtype=torch.int8)), memory.tensor(torch.ones(4))
+        poster, posted = group_of().poster, []
+        with unittest.mock.patch.object(poster, "post", side_effect=poster.post) as post:
+            works = [dist.all_reduce(tensor, async_op=True) for tensor in (narrow, plain)]
+            posted = [call.args[1] for call in post.call_args_list]
+        assert posted[0].dtype == torch.int32, posted
+        assert not kept, "before a stream waits nothing is kept"
+        found = []
+        for work, tensor, array in zip(works, (narrow, plain), posted, strict=True):
+            work.get_future().wait()
+            (of_stream,) = kept.values()
+            found.append({tensor.data_ptr(), array.data_ptr()} <= of_stream)
+            kept.clear()
+        dist.all_reduce(narrow)
+        values = narrow.tolist(), plain.tolist()
+    return found, len(kept), values
+
+
+def kept_until_it_was_sent(rank):
+    """Whether what was made of a tensor, to be sent, lives until it has left, and no longer."""
+    gpu = DoubledGpu()
+    with a_gpu(gpu):
+        memory = Memory(gpu, "allocated")
+        spread, made = memory.tensor(torch.arange(8.0))[::2], []
+
+        def to_move(_):
+            made.append(weakref.ref(array := memory.tensor(torch.arange(0.0, 8, 2))))
+            return array
+
+        if rank == 1:
+            dist.barrier()
+            received = memory.tensor(torch.zeros(4))
+            dist.recv(received, 0)
+            return received.tolist()
+        with unittest.mock.patch.object(headrace.torch.elements, "to_move", to_move):
+            work = dist.isend(spread, 1)
+        before = made[0]() is not None
+        dist.barrier()
+        work.wait()
+        return before, made[0]() is not None
+
+
 def wait_for_file(path):
     deadline = time.monotonic() + 60
     while not os.path.exists(path) and time.monotonic() < deadline:
@@ -413,6 +485,14 @@ class OnAGpu(DoubledGpuCase):
 
     def test_a_tensor_may_be_posted_again_before_its_stream_has_come_so_far(self):
         self.assertEqual(run_group(self.service, 2, one_after_the_other), [[64.0]] * 2)
+
+    def test_a_future_keeps_memory_for_its_stream(self):
+        ranks = run_group(self.service, 2, kept_for_the_stream_of_a_future)
+        self.assertEqual(ranks, [([True, True], 0, ([4] * 9, [2.0] * 4))] * 2)
+
+    def test_what_was_made_of_a_tensor_lives_until_it_was_sent(self):
+        ranks = run_group(self.service, 2, kept_until_it_was_sent)
+        self.assertEqual(ranks, [(True, False), [0.0, 2.0, 4.0, 6.0]])
 
     def test_ddp_gives_the_same_bits_as_on_the_host(self):
         on_gpu = run_group(self.service, 2, with_ddp, True)

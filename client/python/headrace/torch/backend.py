@@ -9,7 +9,9 @@ import torch
 import torch.distributed as dist
 
 from headrace.torch.compression import GroupOptions, codec_of_group
+from headrace.torch.group_names import GroupNames
 from headrace.torch.jobs import agree_on_name
+from headrace.torch.planned_ddp import PlannedWork
 from headrace.torch.process_group import ProcessGroup
 from headrace.torch.tracing import keep_untraced
 from headrace.torch.work import Work
@@ -59,11 +61,13 @@ def _create(options: Any, backend_options: Any = None) -> ProcessGroup:
         )
     codec = codec_of_group(backend_options)
     _refuse_to_replace_others()
-    keep_untraced(ProcessGroup, Work)
+    keep_untraced(ProcessGroup, GroupNames, Work, PlannedWork)
     rank, size = options.group_rank, options.group_size
     if getattr(options, "enable_reconfigure", False):  # torch 2.14
         return ProcessGroup(
             options.group_id, rank, size, options.timeout, starts=False, codec=codec
         )
     name = agree_on_name(options.store, rank, options.global_ranks_in_group)
-    return ProcessGroup(name, rank, size, options.timeout, codec=codec)
+    # A plan would not know the codec of all_reduces.
+    store = options.store if backend_options.plan_ddp and codec == "none" and size > 1 else None
+    return ProcessGroup(name, rank, size, options.timeout, codec=codec, store=store)

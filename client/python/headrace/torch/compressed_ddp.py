@@ -12,8 +12,10 @@ import torch.distributed
 from headrace.layout import Layout
 from headrace.operation import Operation
 from headrace.session import Session
+from headrace.torch import ddp_buckets
 from headrace.torch.compression import LayoutMaker, check_codecs, is_adaptive, is_sparse
 from headrace.torch.ddp import DdpState, ddp_hook
+from headrace.torch.ddp_buckets import Bucket
 
 
 class CompressedState(DdpState):
@@ -65,8 +67,8 @@ class CompressedState(DdpState):
             adaptive,
         )
         self._layout: Layout | None = None
-        self._sizes: list[tuple] = []  # of this iteration's buckets so far
-        self._last_sizes: list[tuple] = []
+        self._filled: list[Bucket] = []  # in this iteration so far
+        self._last_filled: list[Bucket] = []
         self._parts: dict[int, list[tuple]] = {}  # by bucket: what it was last filled with
 
     @property
@@ -79,39 +81,36 @@ class CompressedState(DdpState):
 
         RuntimeError when DDP fills other buckets afterwards.
         """
-        index, size = bucket.index(), (tuple(bucket.buffer().shape), bucket.buffer().dtype)
+        index, buffer = bucket.index(), bucket.buffer()
+        size = Bucket(buffer.numel(), buffer.dtype)
         if index == 0:
             self._begin_iteration()
         if self._layout is None:
-            self._sizes.append(size)
+            self._filled.append(size)
             if self._by_name:
                 self._parts[index] = [
                     (self._names.get(p, ""), tuple(p.shape)) for p in bucket.parameters()
                 ]
             return None
-        if index >= len(self._last_sizes) or self._last_sizes[index] != size:
+        if index >= len(self._last_filled) or self._last_filled[index] != size:
             raise RuntimeError(
-                f"compressed_hook: bucket {index} has shape and type {size}, and had others in the "
+                f"compressed_hook: bucket {index} has {size.count} elements of {size.dtype}, and had others in the "
                 "iterations before: DDP must not change its buckets any more"
             )
         return self._layout
 
     def index_of(self, bucket: torch.distributed.GradBucket) -> int:
         """Which gradient of the layout it is: backward fills the last of the forward pass first."""
-        return len(self._last_sizes) - 1 - bucket.index()
+        return ddp_buckets.index_of(bucket.index(), len(self._last_filled))
 
     def _begin_iteration(self) -> None:
         if self._layout is not None:
             return self._layout.begin_backward()
-        settled = bool(self._sizes) and self._sizes == self._last_sizes
-        self._last_sizes, self._sizes = self._sizes, []
+        settled = bool(self._filled) and self._filled == self._last_filled
+        self._last_filled, self._filled = self._filled, []
         if not settled:
             return None
-        specs = [
-            (*size, f"bucket{i}", self._parts.get(i))
-            for i, size in enumerate(self._last_sizes)
-        ][::-1]
-        self._layout = self._maker(specs)
+        self._layout = self._maker(ddp_buckets.as_gradients(self._last_filled, self._parts))
         return self._layout.begin_backward()
 
     def state_dict(self) -> dict[str, Any]:

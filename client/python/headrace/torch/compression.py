@@ -73,9 +73,11 @@ class GroupOptions:
 
     ``compress``: as headrace.compress_all_reduces has it, of all of the group's all_reduces; None:
     HEADRACE_COMPRESS, where that is one of its codecs, or "none". All ranks give the same.
+    ``plan_ddp``: whether DDP's small all_reduces travel together by a plan, once they repeat.
     """
 
     compress: str | None = None
+    plan_ddp: bool = False
 
 
 def codec_of_group(options: GroupOptions) -> str:

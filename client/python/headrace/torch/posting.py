@@ -33,10 +33,15 @@ class StreamOperation:
         self,
         operation: Operation,
         device: int,
+        stream: int,
+        in_place: Sequence[torch.Tensor] = (),
         copies: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
         give_back: Callable[[], None] | None = None,
     ) -> None:
         self.device = device
+        self.stream = stream  # in which it was posted
+        # The service reads or writes these where they lie. Some are nobody else's, such as contiguous copies.
+        self._in_place = in_place
         self._operation = operation
         self._copies = copies  # (from, to), once it has ended
         self._give_back = give_back
@@ -58,6 +63,15 @@ class StreamOperation:
         """Has the current stream wait; its results are then in the tensors, for what comes after."""
         self._operation.wait_on(stream)
         return self._operation
+
+    def release_memory(self) -> None:
+        """Lets go of its tensors. The current stream has been made to wait for its end: no later work of another
+        stream gets their memory before that.
+        """
+        if devices.current_stream(self.device) != self.stream:
+            for tensor in [*self._in_place, *(target for _, target in self._copies)]:
+                devices.keep_for_stream(tensor)
+        self._in_place = ()
 
     def take_results(self) -> None:
         """Copies what lies in the stage, in the order of the current stream."""
@@ -129,6 +143,11 @@ class Poster:
                 return [collective(x, *arguments, async_op=True)]
             written = [array] if writes else []
             return [self._on_gpu(collective, device, where, array, written, arguments)]
+
+    def is_shared(self, array: torch.Tensor) -> bool:
+        """Whether it lies in memory that the service reaches."""
+        with self._lock:
+            return self.places.find(array) is not None
 
     def post_pieces(
         self,
@@ -203,11 +222,11 @@ class Poster:
         arguments: tuple,
     ) -> StreamOperation:
         if where is not None:
-            return self._posted(collective, where, device, arguments)
+            return self._posted(collective, where, device, arguments, [array])
         where, memory, give_back = self._staging.take(device, array.dtype, array.numel())
         memory.copy_(array)
         copies = [(memory, target) for target in written]
-        return self._posted(collective, where, device, arguments, copies, give_back)
+        return self._posted(collective, where, device, arguments, (), copies, give_back)
 
     def _pieces_on_gpu(
         self,
@@ -221,14 +240,16 @@ class Poster:
     ) -> StreamOperation:
         if whole is not None:
             _gather_into(read, _flat_of(written, count))
-            return self._posted(collective, whole, device, arguments)
+            in_place = [part for _, part in written]
+            return self._posted(collective, whole, device, arguments, in_place)
         if not written and (whole := self.places.find_whole(read, count)) is not None:
-            return self._posted(collective, whole, device, arguments)
+            in_place = [part for _, part in read]
+            return self._posted(collective, whole, device, arguments, in_place)
         dtype = next(array.dtype for _, array in [*read, *written])
         where, memory, give_back = self._staging.take(device, dtype, count)
         _gather_into(read, memory)
         copies = [(memory[at : at + part.numel()], part) for at, part in written]
-        return self._posted(collective, where, device, arguments, copies, give_back)
+        return self._posted(collective, where, device, arguments, (), copies, give_back)
 
     def _posted(
         self,
@@ -236,6 +257,7 @@ class Poster:
         where: Range,
         device: int,
         arguments: tuple,
+        in_place: Sequence[torch.Tensor] = (),
         copies: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
         give_back: Callable[[], None] | None = None,
     ) -> StreamOperation:
@@ -244,7 +266,7 @@ class Poster:
         stream = devices.current_stream(device)
         operation = collective(where, *arguments, async_op=True, stream=stream)
         self.outcomes.add(operation)
-        return StreamOperation(operation, device, copies, give_back)
+        return StreamOperation(operation, device, stream, in_place, copies, give_back)
 
     def synchronize(self) -> None:
         """Waits until GPUs have done what stands before this in their current streams."""

@@ -18,11 +18,14 @@ from headrace.operation import Operation
 from headrace.pieces import one_by_one
 from headrace.session import Session
 from headrace.torch import devices, elements
+from headrace.torch.group_names import GroupNames
 from headrace.torch.jobs import attach
 from headrace.torch.kept_work import KeptWork
+from headrace.torch.planned_ddp import PlannedDdp
 from headrace.torch.posting import Poster, StreamOperation
 from headrace.torch.reconfigure import Reconfigurable
 from headrace.torch.stream_work import StreamWork
+from headrace.torch.tracing import file_of_caller
 from headrace.torch.work import Completer, Work
 
 Tensors = Sequence[torch.Tensor]
@@ -34,7 +37,7 @@ _alive: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 _posters: weakref.WeakKeyDictionary[Session, Poster] = weakref.WeakKeyDictionary()
 
 
-class ProcessGroup(Reconfigurable, dist.ProcessGroup):
+class ProcessGroup(Reconfigurable, GroupNames, dist.ProcessGroup):
     """One group of ranks: a job of the service. Made by torch.distributed, used through it.
 
     Work is posted in the order of the calls, which is the same on all ranks, and ends in its own time.
@@ -42,24 +45,35 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
     """
 
     def __init__(
-        self, name: str, rank: int, size: int, timeout: timedelta, starts: bool = True, codec: str | None = None
+        self,
+        name: str,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        starts: bool = True,
+        codec: str | None = None,
+        store: dist.Store | None = None,
     ) -> None:
-        """``starts``: has its ranks now, and not by reconfigure() only. ``codec``: of its all_reduces."""
+        """``starts``: has its ranks now, and not by reconfigure() only. ``codec``: of its all_reduces. ``store``: by
+        which ranks agree that DDP's small all_reduces move by a plan; None: they do not.
+        """
         super().__init__(rank, size)
         self.timeout = timeout
         self._codec = codec
         self._rank, self._size = rank, size
         self._close_lock = threading.Lock()
-        self._group_name = name
-        self._group_description = ""
+        self._set_group_name(name)
         if starts:
             self._start(attach(name, rank, size, timeout))
+            if store is not None:
+                self._ddp = PlannedDdp(self.poster, self.session, store)
         _alive.add(self)
 
     def _start(self, session: Session) -> None:
         self.poster = _posters[session] = Poster(session)
         self._completer = Completer(f"headrace-{session.job}")
         self._kept = KeptWork()
+        self._ddp: PlannedDdp | None = None
         self._together: list[Work] | None = None
         self._sequence_number = 0
         self._rank, self._size = session.rank, session.world_size
@@ -82,32 +96,6 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
             )
         return self
 
-    # torch 2 keeps a group's name in the backend, too; in C++ it has names of its own for that.
-
-    def _set_group_name(self, name: str) -> None:
-        self._group_name = name
-
-    def _set_group_desc(self, text: str) -> None:
-        self._group_description = text
-
-    @property
-    def group_name(self) -> str:
-        """What torch calls the group; the job's name is session.job."""
-        return self._group_name
-
-    @property
-    def group_desc(self) -> str:
-        """torch's word for what the group is for."""
-        return self._group_description
-
-    def getGroupName(self) -> str:
-        """As group_name."""
-        return self._group_name
-
-    def getGroupDesc(self) -> str:
-        """As group_desc."""
-        return self._group_description
-
     def _get_sequence_number_for_group(self) -> int:
         """How many collectives were posted; torch compares ranks by it."""
         return self._sequence_number
@@ -117,6 +105,8 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
         with self._close_lock:
             if self._session is not None and not self._session.closed:
                 self._completer.close()
+                if self._ddp is not None:
+                    self._ddp.close()
                 self.poster.finish()
                 self._session.close()
 
@@ -134,6 +124,8 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
         """Each tensor becomes the reduction over all ranks. A sparse one travels as a dense one."""
         op = _op(opts)
+        if self._ddp and (planned := self._ddp.post(tensors, op, file_of_caller())):
+            return self._keep_collective(planned)
         dense = [t.to_dense() if t.is_sparse else t for t in tensors]
         arrays = [elements.to_reduce(tensor) for tensor in dense]
         operations = []
@@ -261,6 +253,8 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
     ) -> Work:
         """outputs[i][r] becomes inputs[i] of rank r; sizes may differ from rank to rank."""
+        if self._ddp:
+            self._ddp.note_call(file_of_caller())
         operations, finishes = [], []
         for parts, own in zip(outputs, inputs):
             self._expect_parts(parts, "all_gather")
@@ -501,13 +495,22 @@ class ProcessGroup(Reconfigurable, dist.ProcessGroup):
         finish: Callable[[], None] | None,
         source: int | Callable[[], int] | None = None,  # of a receive; -1: of a send
     ) -> Work:
-        if source is None:
-            self._sequence_number += 1
-            source = -1
+        own_source = -1 if source is None else source
         if any(isinstance(each, StreamOperation) for each in operations):
-            work: Work = StreamWork(operations, result, finish, source)
+            work: Work = StreamWork(operations, result, finish, own_source)
         else:
-            work = Work(operations, result, finish, self._completer, source)
+            work = Work(operations, result, finish, self._completer, own_source)
+        if source is None:
+            if self._ddp is not None:
+                self._ddp.note_operation(work)
+            return self._keep_collective(work)
+        return self._keep_of_call(work)
+
+    def _keep_collective(self, work: Work) -> Work:
+        self._sequence_number += 1
+        return self._keep_of_call(work)
+
+    def _keep_of_call(self, work: Work) -> Work:
         self._keep(work)
         if self._together is not None:
             self._together.append(work)

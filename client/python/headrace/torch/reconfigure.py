@@ -15,12 +15,12 @@ import secrets
 import socket
 from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace import library
 from headrace.errors import Timeout
 from headrace.session import Session, init
+from headrace.torch.jobs import node_of
 from headrace.torch.work import Work
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Handle:
         return cls(
             identity=identity,
             job=options.job.decode() or "torch",
-            node=_node(options.socket_path.decode()),
+            node=node_of(options.socket_path.decode()),
             address=rendezvous or socket.gethostname(),
         )
 
@@ -78,16 +78,6 @@ class Handle:
     def text(self) -> str:
         """One line of JSON."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
-
-
-def _node(path: str) -> str:
-    """Names a service by its socket: containers of one pod see it under different paths."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    try:
-        found = os.stat(path)
-    except OSError:
-        return f"{boot}:{path}"  # attaching says what is wrong
-    return f"{boot}:{found.st_dev}:{found.st_ino}"
 
 
 @dataclasses.dataclass(frozen=True)

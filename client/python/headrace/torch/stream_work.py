@@ -58,7 +58,7 @@ class StreamWork(Work):
             )
         with self._lock:
             self._take_in_stream()
-        self._result = None
+        self._release_result()
         if self._error is not None:
             raise self._error
         return True
@@ -113,11 +113,20 @@ class StreamWork(Work):
                 self._end(operation, None)  # for its error, if it has one
             else:
                 operation.wait_on(stream)
-        if self._error is None:
-            for operation in self._operations:
+        for operation in self._operations:
+            operation.release_memory()
+            if self._error is None:
                 operation.take_results()
+        self._keep_results(stream)
         self._open.clear()
         source, self._source = self._source, -1  # known when the host has waited
         self._settle()
         self._source = source
         self._event = devices.record_event(self._device)
+
+    def _keep_results(self, stream: int) -> None:
+        # They are written in this stream, and whoever drops them knows only of the one in which he works.
+        if any(operation.stream != stream for operation in self._operations):
+            for tensor in self.result():
+                if not tensor.is_sparse:  # such a one is made anew, in this stream
+                    devices.keep_for_stream(tensor)

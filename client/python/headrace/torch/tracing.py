@@ -6,11 +6,15 @@ nothing in them that it could compile.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
 import torch
+
+_WRAPPERS = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "")
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -29,3 +33,11 @@ def keep_untraced(*classes: type) -> None:
         for name, method in list(vars(each).items()):
             if isinstance(method, FunctionType) and not name.startswith("_"):
                 setattr(each, name, untraced(method))
+
+
+def file_of_caller() -> str:
+    """The file from which the method that asks was called, by way of C++ or not; "": by no code in Python."""
+    frame = sys._getframe(1).f_back
+    while frame is not None and frame.f_code.co_filename.startswith(_WRAPPERS):
+        frame = frame.f_back
+    return "" if frame is None else frame.f_code.co_filename

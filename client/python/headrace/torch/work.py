@@ -19,6 +19,7 @@ from headrace.operation import Operation
 _Base = dist._Work if hasattr(dist, "_Work") else dist.Work
 # How long the thread that completes futures is deaf to the end of its group.
 _LOOK_S = 0.1
+_SMALL_MAX = 4096  # bytes of results that a work keeps
 
 
 class Work(_Base):
@@ -59,7 +60,7 @@ class Work(_Base):
             raise Timeout(
                 f"the operation is still open after {seconds:g} s", "timeout", 8
             )
-        self._result = None
+        self._release_result()
         if self._error is not None:
             raise self._error
         return True
@@ -152,13 +153,19 @@ class Work(_Base):
     def result(self) -> list[torch.Tensor]:
         """The tensors with the results. After wait(), when its future is done, and when it has ended and dozens of
         later collectives were posted, those of them that somebody else has still: it keeps none, so that their
-        memory may be used again.
+        memory may be used again. wait() leaves small ones for a while, which torch asks for then and has nowhere else.
         """
         result = self._result
         if result is not None:
             return result
         found = [reference() for reference in self._references]
         return [tensor for tensor in found if tensor is not None]
+
+    def _release_result(self) -> None:
+        if self._result is None:
+            return
+        if sum(tensor.numel() * tensor.element_size() for tensor in self._result) > _SMALL_MAX:
+            self._result = None
 
     def source_rank(self) -> int:
         """Of recv: who sent; of a receive from any rank -1 until it has ended."""
@@ -246,8 +253,10 @@ class Completer:
     work has no part in it: who waits for it waits in a thread of its own.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, threads_max: int | None = None) -> None:
+        """``threads_max``: for work that ends in the order in which it is given. None: as above."""
         self._name = name
+        self._threads_max = threads_max
         self._closed = False
         self._changed = threading.Condition()  # guards the rest
         self._work: collections.deque[tuple[Work, torch.futures.Future]] = (
@@ -260,7 +269,7 @@ class Completer:
         """Sets ``started`` as soon as the work has ended."""
         with self._changed:
             self._work.append((work, started))
-            if self._free >= len(self._work):
+            if self._free >= len(self._work) or len(self._threads) == self._threads_max:
                 self._changed.notify()
                 return
             self._free += 1
