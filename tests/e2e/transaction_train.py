@@ -5,9 +5,9 @@ usage: transaction_train.py '{"steps": 20, "members": [0, 1], "kill": [[2, 5, "v
                               "transaction": true, "unheard": [1, 4]}'
 
 A member named in ``kill`` kills itself at that moment of that step (from 0): "forward", "backward", "step" (before
-step()), "voted" (it has said that it has all averages, and does not know of the others), "applying" (the first of its
-updates is made), "applied" (all are). With ``unheard`` that member kills itself a second after that step; the others
-do not hear of any average of that step, as if their services could not tell them. Each rank writes a line, the number
+step()), "voted" (it has all averages, and does not know of the others), "applying" (the first of its updates is made),
+"applied" (all are). With ``unheard`` that member kills itself a second after that step; the others do not hear of any
+average of that step, as if their services could not tell them, and so have no part in its barrier either. Each rank writes a line, the number
 of the step and a digest of its averages, into a file of ``log`` before it applies them. Prints a JSON line at the end.
 """
 
@@ -27,12 +27,13 @@ from typing import Any
 import headrace
 import headrace.torch
 import torch
+from headrace.layout import Layout
 from headrace.operation import Operation
-from headrace.torch.recovery import Recovery
 from headrace.torch.updates import Updates
 from shrink_train import batch, digest_of
 
 ALONE_S = 1.0  # that the one that hears of averages has for using them
+NOT_POSTED = 0  # in the place of an operation's number
 
 
 class Watched:
@@ -46,9 +47,12 @@ class Watched:
         self.applied = -1
         self.optimizer: headrace.torch.ScheduledOptimizer | None = None
         self.unheard: set[int] = set()  # operations
+        who, self.deaf_in = asked.get("unheard") or (member, -1)
+        if who == member:
+            self.deaf_in = -1
         (self.pids / f"pid{member}").write_text(str(os.getpid()))
         self._watch_updates()
-        self._watch_votes()
+        self._watch_barriers()
 
     @property
     def step(self) -> int:
@@ -74,20 +78,27 @@ class Watched:
 
         Updates.make = making
 
-    def _watch_votes(self) -> None:
-        vote = Recovery.vote
+    def _watch_barriers(self) -> None:
+        post, wait = Layout.barrier, Operation.wait
+        barrier = -1
 
-        def voting(recovery: Recovery) -> None:
-            if (self.step, "voted") in self.moments:
-                recovery._session.barrier(async_op=True)
+        def posting(layout: Layout) -> int:
+            nonlocal barrier
+            if self.step == self.deaf_in:
+                return NOT_POSTED
+            barrier = post(layout)
+            return barrier
+
+        def waiting(operation: Operation, timeout: float | None = None) -> Any:
+            if operation.number == barrier:
                 self.come_to("voted")
-            vote(recovery)
+            return wait(operation, timeout)
 
-        Recovery.vote = voting
+        Layout.barrier, Operation.wait = posting, waiting
 
     def hear_nothing(self, of: int) -> None:
         """Of the averages that this step has posted, while that member lives."""
-        self.unheard = {slot.operation.number for slot in self.optimizer._flow.slots}
+        self.unheard = {slot.operation.number for slot in self.optimizer._flow.slots} | {NOT_POSTED}
         status = Path(f"/proc/{(self.pids / f'pid{of}').read_text()}/stat")
         wait = Operation.wait
 

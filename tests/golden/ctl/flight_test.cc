@@ -13,6 +13,7 @@
 #include "client/cli/ctl/trace_events.h"
 #include "client/cli/ctl/units.h"
 #include "client/cli/ctl/views.h"
+#include "ipc/base/codecs.h"
 #include "ipc/base/collective.h"
 #include "ipc/base/error.h"
 #include "tests/golden/ctl/board_fixture.h"
