@@ -123,7 +123,7 @@ constexpr std::array kKeys = {
     ConfigKey{"tls_key", Kind::kPath, &Config::tls_key, 0, kPathMax,
               "file with the private key of this node"},
     ConfigKey{"plain_text", Kind::kSwitch, &Config::plain_text, 0, 0,
-              "allow connections without TLS to and from other hosts"},
+              "allow connections without TLS to and from other hosts, and other users of this one"},
     ConfigKey{"role", Kind::kChoice, ChoiceOf<&Config::role>(kRoleNames), 0, 0,
               "node: runs ranks; server: a parameter server for the jobs of other nodes"},
     ConfigKey{

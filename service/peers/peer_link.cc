@@ -2,6 +2,7 @@
 
 #include <capnp/message.h>
 #include <fmt/format.h>
+#include <kj/debug.h>
 
 #include <algorithm>
 #include <utility>
@@ -23,20 +24,35 @@ capnp::ReaderOptions Bounds() {
   return options;
 }
 
+kj::Exception LinkGone() { return KJ_EXCEPTION(DISCONNECTED, "the connection has ended"); }
+
 }  // namespace
+
+// What the capabilities hold instead of the link: Cap'n Proto (0.9.2) does not cancel the calls
+// that are under way when a connection ends, so they may outlive the link.
+struct PeerLink::Handle final : public kj::Refcounted {
+  explicit Handle(PeerLink* its_link) : link(its_link) {}
+
+  PeerLink* link;  // null once the link is destroyed
+};
 
 class PeerLink::Port final : public schema::PeerPort::Server {
  public:
-  explicit Port(PeerLink& link) : link_(link) {}
+  explicit Port(kj::Own<Handle> handle) : handle_(kj::mv(handle)) {}
 
   kj::Promise<void> send(SendContext context) override {
+    if (handle_->link == nullptr) return LinkGone();
     const auto messages = context.getParams().getMessages();
     if (messages.size() > kMessagesPerCallMax) {
-      link_.End(Error(Code::kCorrupt, fmt::format("{} sent {} messages at once",
-                                                  link_.DescribePeer(), messages.size())));
+      handle_->link->End(
+          Error(Code::kCorrupt, fmt::format("{} sent {} messages at once",
+                                            handle_->link->DescribePeer(), messages.size())));
       return kj::READY_NOW;
     }
-    for (const schema::PeerMessage::Reader each : messages) Receive(ReadMessage(each));
+    for (const schema::PeerMessage::Reader each : messages) {
+      if (handle_->link == nullptr) return LinkGone();
+      Receive(*handle_->link, ReadMessage(each));
+    }
     return kj::READY_NOW;
   }
 
@@ -46,43 +62,46 @@ class PeerLink::Port final : public schema::PeerPort::Server {
   }
 
  private:
-  void Receive(const Result<PeerMessage>& message) {
+  static void Receive(PeerLink& link, const Result<PeerMessage>& message) {
     if (!message) {
-      link_.End(message.error().Within(link_.DescribePeer()));
+      link.End(message.error().Within(link.DescribePeer()));
     } else if (const auto* goodbye = std::get_if<Goodbye>(&message.value())) {
-      link_.End(Error(Code::kUnavailable, goodbye->cause));
+      link.End(Error(Code::kUnavailable, goodbye->cause));
     } else {
-      link_.Receive(*message);
+      link.Receive(*message);
     }
   }
 
-  PeerLink& link_;
+  kj::Own<Handle> handle_;
 };
 
 class PeerLink::Bootstrap final : public schema::PeerBootstrap::Server {
  public:
-  explicit Bootstrap(PeerLink& link) : link_(link) {}
+  explicit Bootstrap(kj::Own<Handle> handle) : handle_(kj::mv(handle)) {}
 
   kj::Promise<void> hello(HelloContext context) override {
+    if (handle_->link == nullptr) return LinkGone();
+    PeerLink& link = *handle_->link;
     const auto params = context.getParams();
     const Result<NodeFacts> facts = ReadHello(params.getHello());
-    Status status = facts ? CheckPeerName(link_.peer_, facts->name) : Status(facts.error());
-    if (status.ok() && link_.greeted_) {
+    Status status = facts ? CheckPeerName(link.peer_, facts->name) : Status(facts.error());
+    if (status.ok() && link.greeted_) {
       status = Error(Code::kAlreadyExists, "this connection has said hello already");
     }
-    if (status.ok()) status = link_.owner_.Greet(link_, *facts);
+    if (status.ok()) status = link.owner_.Greet(link, *facts);
     if (!status) {
       Refuse(context.getResults().initRefusal(), status.error());
       return kj::READY_NOW;
     }
-    WriteHello(context.getResults().initHello(), link_.owner_.Self());
-    context.getResults().setPort(kj::heap<Port>(link_));
-    link_.Begin(*facts, params.getPort());
+    WriteHello(context.getResults().initHello(), link.owner_.Self());
+    context.getResults().setPort(kj::heap<Port>(kj::addRef(*handle_)));
+    link.Begin(*facts, params.getPort());
     return kj::READY_NOW;
   }
 
   kj::Promise<void> describe(DescribeContext context) override {
-    const NodeFacts& self = link_.owner_.Self();
+    if (handle_->link == nullptr) return LinkGone();
+    const NodeFacts& self = handle_->link->owner_.Self();
     auto results = context.getResults();
     results.setProtocolVersion(self.protocol_version);
     results.setProgram(self.program);
@@ -91,7 +110,7 @@ class PeerLink::Bootstrap final : public schema::PeerBootstrap::Server {
   }
 
  private:
-  PeerLink& link_;
+  kj::Own<Handle> handle_;
 };
 
 PeerLink::PeerLink(SecuredPeer peer, Options options, kj::Timer& timer, Owner& owner)
@@ -100,6 +119,7 @@ PeerLink::PeerLink(SecuredPeer peer, Options options, kj::Timer& timer, Owner& o
       timer_(timer),
       owner_(owner),
       heartbeat_(options_.detection_ns, MonotonicNow()),
+      handle_(kj::refcounted<Handle>(this)),
       network_(*peer_.stream, options_.side, Bounds()),
       // Messages of peers count alike: kPeerMessageWordsMax bounds them, and a link has a pace of
       // its own.
@@ -110,7 +130,7 @@ PeerLink::PeerLink(SecuredPeer peer, Options options, kj::Timer& timer, Owner& o
                       fmt::format("cut the connection of {}: {}", DescribePeer(), why)));
           }),
       rpc_(options_.side == capnp::rpc::twoparty::Side::SERVER
-               ? capnp::makeRpcServer(bounded_, kj::heap<Bootstrap>(*this))
+               ? capnp::makeRpcServer(bounded_, kj::heap<Bootstrap>(kj::addRef(*handle_)))
                : capnp::makeRpcClient(bounded_)),
       tasks_(*this) {
   rpc_.setFlowLimit(kPeerMessageWordsMax);
@@ -129,6 +149,8 @@ PeerLink::PeerLink(SecuredPeer peer, Options options, kj::Timer& timer, Owner& o
   }
 }
 
+PeerLink::~PeerLink() noexcept(false) { handle_->link = nullptr; }
+
 kj::Promise<Result<NodeFacts>> PeerLink::SendHello() {
   HR_CHECK(options_.side == capnp::rpc::twoparty::Side::CLIENT && !greeted_, DescribePeer());
   capnp::MallocMessageBuilder builder(8);
@@ -137,7 +159,7 @@ kj::Promise<Result<NodeFacts>> PeerLink::SendHello() {
   auto bootstrap = rpc_.bootstrap(vat).castAs<schema::PeerBootstrap>();
   auto call = bootstrap.helloRequest();
   WriteHello(call.initHello(), owner_.Self());
-  call.setPort(kj::heap<Port>(*this));
+  call.setPort(kj::heap<Port>(kj::addRef(*handle_)));
   return call.send().then([this](auto&& answer) -> Result<NodeFacts> {
     const auto refusal = answer.getRefusal();
     if (refusal.getCode() != 0) {

@@ -2,11 +2,14 @@
 // both ends send heartbeats. Used on the peers thread only.
 //
 // A link ends once, with the first cause. WhenEnded resolves then, and the owner destroys the link.
+// It may be destroyed at any time but from within OnMessage and Greet: calls of the other end that
+// are still under way then fail.
 #pragma once
 
 #include <capnp/rpc-twoparty.h>
 #include <kj/async-io.h>
 #include <kj/async.h>
+#include <kj/refcount.h>
 #include <kj/timer.h>
 
 #include <cstdint>
@@ -53,6 +56,9 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
 
   // `owner` and `timer` must outlive the link.
   PeerLink(SecuredPeer peer, Options options, kj::Timer& timer, Owner& owner);
+  ~PeerLink() noexcept(false);
+  PeerLink(const PeerLink&) = delete;
+  PeerLink& operator=(const PeerLink&) = delete;
 
   // The first call of the connecting side: who answered, or why it refuses this node.
   kj::Promise<Result<NodeFacts>> SendHello();
@@ -73,6 +79,7 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
 
  private:
   class Bootstrap;
+  struct Handle;
   class Port;
 
   // The other end is known, so messages can be sent.
@@ -100,6 +107,7 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   kj::Promise<Error> ended_ = nullptr;
   kj::Own<kj::PromiseFulfiller<void>> all_sent_;  // null unless Finish waits for it
   schema::PeerPort::Client port_ = nullptr;       // usable once greeted
+  kj::Own<Handle> handle_;                        // shared with the capabilities given out
   capnp::TwoPartyVatNetwork network_;
   MessagePacer pace_{kPeerMessagesPerSecond, kPeerMessagesBurst};
   BoundedNetwork bounded_;

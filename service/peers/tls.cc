@@ -6,14 +6,17 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "ipc/base/check.h"
 #include "ipc/base/foreign_text.h"
+#include "service/peers/socket_owner.h"
 #include "service/peers/tls_files.h"
 #include "service/peers/tls_greeting.h"
 #include "service/peers/tls_handshake.h"
@@ -57,13 +60,38 @@ Far FarOf(const sockaddr_storage& storage) {
   return {};
 }
 
-Far FarEndOf(kj::AsyncIoStream& stream) {
+sockaddr_storage AddressOf(kj::AsyncIoStream& stream,
+                           void (kj::AsyncIoStream::*get)(sockaddr*, kj::uint*)) {
   sockaddr_storage storage{};
   kj::uint size = sizeof storage;
+  (stream.*get)(reinterpret_cast<sockaddr*>(&storage), &size);
+  return storage;
+}
+
+Far FarEndOf(kj::AsyncIoStream& stream) {
+  Far far;
   // Fails for what is no socket, and when the peer has gone already.
-  auto failed = kj::runCatchingExceptions(
-      [&] { stream.getpeername(reinterpret_cast<sockaddr*>(&storage), &size); });
-  return failed == nullptr ? FarOf(storage) : Far{};
+  [[maybe_unused]] auto failed = kj::runCatchingExceptions(
+      [&] { far = FarOf(AddressOf(stream, &kj::AsyncIoStream::getpeername)); });
+  return far;
+}
+
+// The user of the far end of a connection on this host; nothing if no process has it.
+std::optional<std::uint32_t> OwnerOfFarEnd(kj::AsyncIoStream& stream, bool accepted) {
+  const sockaddr_storage far = AddressOf(stream, &kj::AsyncIoStream::getpeername);
+  if (far.ss_family == AF_UNIX) {
+    ucred other{};
+    kj::uint size = sizeof other;
+    stream.getsockopt(SOL_SOCKET, SO_PEERCRED, &other, &size);
+    return other.uid;
+  }
+  const std::optional<SocketEnd> there = SocketEndOf(far);
+  const std::optional<SocketEnd> here =
+      SocketEndOf(AddressOf(stream, &kj::AsyncIoStream::getsockname));
+  if (!there || !here) return std::nullopt;
+  const std::optional<std::uint32_t> uid = OwnerOfConnected(*there, *here);
+  // The other service may not have accepted it yet.
+  return uid || accepted ? uid : OwnerOfListening(*there);
 }
 
 // A peer's own words in an error: "10.0.0.2:4711 <what is wrong>".
@@ -109,7 +137,8 @@ class PeerSecurity::Parts {
 
  private:
   kj::Promise<Result<SecuredPeer>> Encrypt(SecuredPeer peer, bool accepted);
-  Result<SecuredPeer> AllowPlainText(SecuredPeer peer, bool loopback);
+  Result<SecuredPeer> AllowPlainText(SecuredPeer peer, bool loopback, bool accepted);
+  Status CheckOwner(SecuredPeer& peer, bool accepted) const;
   bool WarnsOfPlainText() const { return !renewal_ && options_.plain_text; }
 
   PeerSecurityOptions options_;
@@ -140,8 +169,34 @@ kj::Promise<Result<SecuredPeer>> PeerSecurity::Parts::Encrypt(SecuredPeer peer, 
       });
 }
 
-Result<SecuredPeer> PeerSecurity::Parts::AllowPlainText(SecuredPeer peer, bool loopback) {
-  if (loopback) return peer;
+// Every user of this host reaches it by loopback, so whoever is there must be one that may do all
+// that this service does.
+Status PeerSecurity::Parts::CheckOwner(SecuredPeer& peer, bool accepted) const {
+  std::optional<std::uint32_t> uid;
+  auto failed = kj::runCatchingExceptions([&] { uid = OwnerOfFarEnd(*peer.stream, accepted); });
+  if (failed != nullptr || !uid) {
+    return Error(Code::kUnavailable,
+                 peer.address +
+                     " is refused: no process has the other end of its connection, so it is not "
+                     "known which user speaks");
+  }
+  if (*uid == 0 || *uid == ::geteuid()) return {};
+  return Error(
+      Code::kPermissionDenied,
+      fmt::format("{} is refused: uid {} may not speak for a node on loopback, only root and the "
+                  "user of this service (uid {}) may. Make certificates with `headracectl certs` "
+                  "and set tls_authority, tls_certificate and tls_key, or set plain_text if you "
+                  "trust every user of this host",
+                  peer.address, *uid, ::geteuid()));
+}
+
+Result<SecuredPeer> PeerSecurity::Parts::AllowPlainText(SecuredPeer peer, bool loopback,
+                                                        bool accepted) {
+  if (loopback) {
+    if (options_.plain_text) return peer;
+    if (Status status = CheckOwner(peer, accepted); !status) return status.error();
+    return peer;
+  }
   if (!options_.plain_text) {
     return Error(Code::kPermissionDenied,
                  peer.address +
@@ -171,7 +226,7 @@ kj::Promise<Result<SecuredPeer>> PeerSecurity::Parts::Secure(kj::Own<kj::AsyncIo
   }
   peer.stream = kj::mv(stream);
   if (!renewal_) {
-    Result<SecuredPeer> allowed = AllowPlainText(kj::mv(peer), far.loopback);
+    Result<SecuredPeer> allowed = AllowPlainText(kj::mv(peer), far.loopback, accepted);
     if (!allowed) return Result<SecuredPeer>(allowed.error());
     peer = std::move(allowed).value();
   }

@@ -19,8 +19,9 @@
 // DNS name "headrace", which every node's certificate has (`headracectl certs node`): names and
 // addresses of hosts may change freely. A certificate speaks for the node of its common name and
 // for those of its other DNS names, so that pods of one job may share one. Files that change are
-// read anew (tls_renewal.h). Without a certificate, text is plain: allowed on loopback, and beyond
-// it only when the configuration says plain_text, which the log repeats.
+// read anew (tls_renewal.h). Without a certificate, text is plain: allowed on loopback with root
+// and the service's own user (socket_owner.h), and beyond it only when the configuration says
+// plain_text, which the log repeats.
 //
 // On the wire both sides then say kGreeting, inside of TLS where there is TLS. So a service that
 // was refused learns it here and not from its first call, and one that speaks the other form, or

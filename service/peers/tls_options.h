@@ -17,7 +17,7 @@ struct PeerSecurityOptions {
   std::string authority_path;
   std::string certificate_path;
   std::string key_path;
-  bool plain_text = false;  // allow peers without TLS beyond loopback
+  bool plain_text = false;  // allow peers without TLS beyond loopback, and of all users on it
 
   bool has_files() const {
     return !authority_path.empty() || !certificate_path.empty() || !key_path.empty();

@@ -2,7 +2,10 @@
 #include "service/peers/peer_link.h"
 
 #include <gtest/gtest.h>
+#include <kj/async-io.h>
+#include <kj/timer.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,13 +28,15 @@ class Node final : public PeerLink::Owner {
     greeted_by_ = facts.name;
     return {};
   }
-  void OnMessage(PeerLink&, const PeerMessage&) override {}
+  void OnMessage(PeerLink&, const PeerMessage&) override { ++received_; }
 
   const std::string& greeted_by() const { return greeted_by_; }
+  std::size_t received() const { return received_; }
 
  private:
   NodeFacts self_;
   std::string greeted_by_;
+  std::size_t received_ = 0;
 };
 
 // Who connects has the certificate of `connecting_names`, who accepts that of `accepting_names`.
@@ -85,6 +90,66 @@ TEST_F(PeerLinkTest, ALeaderUnderTheNameOfAnotherNodeIsRefused) {
   const Result<NodeFacts> met = Meet({.connecting = {"a"}, .accepting = {"c"}});
   ASSERT_FALSE(met.ok());
   EXPECT_EQ(met.error().code(), Code::kPermissionDenied);
+}
+
+// Two links over a pipe without an operating system, on a loop that is turned step by step.
+class SteppedLinks {
+ public:
+  SteppedLinks(PeerLink::Owner& a, PeerLink::Owner& b)
+      : accepting(kj::heap<PeerLink>(Peer(kj::mv(pipe_.ends[0])),
+                                     PeerLink::Options{capnp::rpc::twoparty::Side::SERVER}, timer_,
+                                     b)),
+        connecting(kj::heap<PeerLink>(Peer(kj::mv(pipe_.ends[1])),
+                                      PeerLink::Options{capnp::rpc::twoparty::Side::CLIENT}, timer_,
+                                      a)) {}
+
+  void Turn(kj::uint turns) { loop_.run(turns); }
+  void TurnToEnd() { loop_.run(); }
+
+ private:
+  static SecuredPeer Peer(kj::Own<kj::AsyncIoStream> stream) {
+    return {.stream = kj::mv(stream), .address = "10.0.0.1:4711", .node_names = {}};
+  }
+
+  kj::EventLoop loop_;
+  kj::WaitScope scope_{loop_};
+  kj::TimerImpl timer_{kj::origin<kj::TimePoint>()};
+  kj::TwoWayPipe pipe_ = kj::newTwoWayPipe();
+
+ public:
+  kj::Own<PeerLink> accepting;
+  kj::Own<PeerLink> connecting;
+};
+
+// A call that has come in is carried out some turns of the loop later. Each of those is tried.
+TEST(PeerLinkEnds, ACallUnderWayOutlivesItsLink) {
+  constexpr kj::uint kTurnsMax = 400;
+  for (const bool accepting : {true, false}) {
+    std::size_t received_before = 0;
+    for (kj::uint turns = 0; turns < kTurnsMax; ++turns) {
+      Node a("a");
+      Node b("b");
+      SteppedLinks links(a, b);
+      auto hello = links.connecting->SendHello()
+                       .then([&](const Result<NodeFacts>&) {
+                         for (auto* const each : {&links.accepting, &links.connecting}) {
+                           if (each->get() == nullptr) continue;
+                           for (int i = 0; i < 4; ++i) (*each)->Send(LeaveQuorum{.job = 1});
+                         }
+                       })
+                       .eagerlyEvaluate([](kj::Exception&&) {});
+      links.Turn(turns);
+      Node& node = accepting ? b : a;
+      if (!accepting) hello = nullptr;
+      (accepting ? links.accepting : links.connecting) = nullptr;
+      const std::size_t received = node.received();
+      links.TurnToEnd();
+      ASSERT_EQ(node.received(), received) << "after turn " << turns;
+      received_before = std::max(received_before, received);
+    }
+    // So the turns in which calls come in were among them.
+    EXPECT_EQ(received_before, 4U);
+  }
 }
 
 }  // namespace

@@ -1,5 +1,9 @@
 // Time, counts, plain text and what is refused before any peer is there.
+#include <sys/fsuid.h>
+#include <unistd.h>
+
 #include <fstream>
+#include <optional>
 
 #include "tests/support/expect_text.h"
 #include "tests/unit/service/peers/tls/tls_stand.h"
@@ -71,6 +75,68 @@ TEST_F(TlsLimits, SpeaksPlainTextOnLoopbackWithoutAWord) {
   accepted->stream->read(&heard, 1).wait(io_.waitScope);
   EXPECT_EQ(heard, '!');
   EXPECT_TRUE(said_.empty());
+}
+
+// While it lives, what this thread makes belongs to another user. Needs root.
+class OtherUser {
+ public:
+  explicit OtherUser(uid_t uid) { ::setfsuid(uid); }
+  ~OtherUser() { ::setfsuid(::geteuid()); }
+  OtherUser(const OtherUser&) = delete;
+  OtherUser& operator=(const OtherUser&) = delete;
+};
+
+TEST_F(TlsLimits, OnLoopbackOnlyTheServicesOwnUserIsAPeer) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  constexpr uid_t kNobody = 65534;
+  const auto a = Make(Plain("a"));
+  const auto strange = [this] {
+    const OtherUser nobody(kNobody);
+    return Connection();
+  };
+  auto gone = strange();
+  gone.second = nullptr;
+  ExpectRefused(a->Accept(kj::mv(gone.first)).wait(io_.waitScope), Code::kUnavailable,
+                {"127.0.0.1:"});
+  auto caller = strange();
+  ExpectRefused(a->Accept(kj::mv(caller.first)).wait(io_.waitScope), Code::kPermissionDenied,
+                {"127.0.0.1:", "uid 65534", "tls_certificate"});
+  auto callee = strange();
+  ExpectRefused(a->Connect(kj::mv(callee.second), "b:1").wait(io_.waitScope),
+                Code::kPermissionDenied, {"b:1 (127.0.0.1:", "uid 65534", "tls_certificate"});
+
+  // Whoever allows plain text with every host allows it with every user of this one.
+  const auto trusting = Make(Plain("a", true));
+  auto ends = strange();
+  auto first = trusting->Accept(kj::mv(ends.first)).eagerlyEvaluate(nullptr);
+  EXPECT_TRUE(trusting->Connect(kj::mv(ends.second), "b:1").wait(io_.waitScope).ok());
+  EXPECT_TRUE(first.wait(io_.waitScope).ok());
+}
+
+TEST_F(TlsLimits, KnowsWhoseAServiceIsThatHasNotAcceptedYet) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  const auto a = Make(Plain("a"));
+  auto& network = io_.provider->getNetwork();
+  const auto call = [&](const char* at, std::optional<uid_t> uid) {
+    kj::Own<kj::ConnectionReceiver> port;
+    {
+      std::optional<OtherUser> other;
+      if (uid) other.emplace(*uid);
+      port = network.parseAddress(at, 0).wait(io_.waitScope)->listen();
+    }
+    auto address = network.parseAddress("127.0.0.1", port->getPort()).wait(io_.waitScope);
+    auto connecting = a->Connect(address->connect().wait(io_.waitScope), "b:1");
+    // It waits for the greeting of one that it speaks with.
+    const bool refused = connecting.poll(io_.waitScope);
+    if (refused) {
+      EXPECT_EQ(connecting.wait(io_.waitScope).error().code(), Code::kPermissionDenied);
+    }
+    return !refused;
+  };
+  for (const char* const at : {"127.0.0.1", "0.0.0.0", "*"}) {
+    EXPECT_TRUE(call(at, {})) << at;
+    EXPECT_FALSE(call(at, 65534)) << at;
+  }
 }
 
 TEST_F(TlsLimits, SpeaksPlainTextBeyondLoopbackOnlyWhenItIsSaid) {

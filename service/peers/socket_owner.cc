@@ -1,0 +1,134 @@
+#include "service/peers/socket_owner.h"
+
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace headrace::service {
+namespace {
+
+constexpr std::array kTables = {"/proc/self/net/tcp", "/proc/self/net/tcp6"};
+constexpr std::uint32_t kListens = 0x0A;   // TCP_LISTEN
+constexpr std::size_t kAddressDigits = 8;  // of IPv4, and of each quarter of IPv6
+constexpr std::array<std::uint8_t, 12> kMapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+
+template <typename Number>
+std::optional<Number> ParseNumber(std::string_view text, int base) {
+  Number number{};
+  const char* const end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, number, base);
+  if (error != std::errc() || at != end) return std::nullopt;
+  return number;
+}
+
+// Takes the first field away from `line`; empty if there is none.
+std::string_view NextField(std::string_view& line) {
+  line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+  const std::string_view field = line.substr(0, line.find(' '));
+  line.remove_prefix(field.size());
+  return field;
+}
+
+// The kernel prints each 32 bits of an address as a number of this machine's byte order.
+std::optional<SocketEnd> ParseEnd(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  if (colon != kAddressDigits && colon != 4 * kAddressDigits) return std::nullopt;
+  const auto port = ParseNumber<std::uint16_t>(text.substr(colon + 1), 16);
+  if (!port) return std::nullopt;
+  SocketEnd end{.port = *port};
+  std::size_t at = 0;
+  if (colon == kAddressDigits) {
+    std::ranges::copy(kMapped, end.address.begin());
+    at = kMapped.size();
+  }
+  for (std::size_t digit = 0; digit < colon; digit += kAddressDigits) {
+    const auto quarter = ParseNumber<std::uint32_t>(text.substr(digit, kAddressDigits), 16);
+    if (!quarter) return std::nullopt;
+    std::memcpy(&end.address[at], &*quarter, sizeof *quarter);
+    at += sizeof *quarter;
+  }
+  return end;
+}
+
+std::optional<std::uint32_t> FindInTables(const SocketEnd& own,
+                                          const std::optional<SocketEnd>& other) {
+  for (const char* const path : kTables) {
+    std::ifstream table(path);
+    if (const auto uid = FindSocketOwner(table, own, other); uid) return uid;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<SocketEnd> SocketEndOf(const sockaddr_storage& address) {
+  SocketEnd end;
+  if (address.ss_family == AF_INET) {
+    sockaddr_in from{};
+    std::memcpy(&from, &address, sizeof from);
+    std::ranges::copy(kMapped, end.address.begin());
+    std::memcpy(&end.address[kMapped.size()], &from.sin_addr, sizeof from.sin_addr);
+    end.port = ntohs(from.sin_port);
+    return end;
+  }
+  if (address.ss_family == AF_INET6) {
+    sockaddr_in6 from{};
+    std::memcpy(&from, &address, sizeof from);
+    std::memcpy(end.address.data(), &from.sin6_addr, end.address.size());
+    end.port = ntohs(from.sin6_port);
+    return end;
+  }
+  return std::nullopt;
+}
+
+// "   0: 0100007F:1E35 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000  0 12345 ..."
+std::optional<SocketRow> ParseSocketRow(std::string_view line) {
+  NextField(line);  // its number
+  const auto own = ParseEnd(NextField(line));
+  const auto other = ParseEnd(NextField(line));
+  const auto state = ParseNumber<std::uint32_t>(NextField(line), 16);
+  for (int skipped = 0; skipped < 3; ++skipped) NextField(line);  // queues, timer, retransmits
+  const auto uid = ParseNumber<std::uint32_t>(NextField(line), 10);
+  NextField(line);  // timeout
+  const auto inode = ParseNumber<std::uint64_t>(NextField(line), 10);
+  if (!own || !other || !state || !uid || !inode) return std::nullopt;
+  return SocketRow{
+      .own = *own, .other = *other, .listens = *state == kListens, .uid = *uid, .inode = *inode};
+}
+
+std::optional<std::uint32_t> FindSocketOwner(std::istream& table, const SocketEnd& own,
+                                             const std::optional<SocketEnd>& other) {
+  std::string line;
+  while (std::getline(table, line)) {
+    const std::optional<SocketRow> row = ParseSocketRow(line);
+    if (!row || row->inode == 0 || row->own != own) continue;
+    if (other ? !row->listens && row->other == *other : row->listens) return row->uid;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint32_t> OwnerOfConnected(const SocketEnd& own, const SocketEnd& other) {
+  return FindInTables(own, other);
+}
+
+std::optional<std::uint32_t> OwnerOfListening(const SocketEnd& own) {
+  // The kernel's own order: the address itself, then every address of its family, then all.
+  std::vector<SocketEnd> ends = {own};
+  if (std::ranges::equal(kMapped, std::span(own.address).first(kMapped.size()))) {
+    ends.push_back({.port = own.port});
+    std::ranges::copy(kMapped, ends.back().address.begin());
+  }
+  ends.push_back({.port = own.port});
+  for (const SocketEnd& end : ends) {
+    if (const auto uid = FindInTables(end, std::nullopt); uid) return uid;
+  }
+  return std::nullopt;
+}
+
+}  // namespace headrace::service
