@@ -6,9 +6,31 @@
 #include <utility>
 #include <vector>
 
+#include "ipc/base/check.h"
 #include "transport/transport.h"
 
 namespace headrace::service {
+namespace {
+
+// The services that the questions of the same user about other jobs go to.
+std::set<std::string> AskedByOthers(const std::map<std::uint32_t, AskedQuestion>& questions,
+                                    const AskedQuestion& question) {
+  std::set<std::string> asked;
+  for (const auto& [number, other] : questions) {
+    if (other.key.second != question.key.second || other.key == question.key) continue;
+    for (const QuorumPlace& place : other.places.all()) {
+      if (!place.leader.empty()) asked.insert(place.leader);
+    }
+  }
+  return asked;
+}
+
+// Whether the user that asks these services may ask that one.
+bool MayAsk(const std::string& leader, const std::set<std::string>& asked) {
+  return leader.empty() || asked.size() < kAskedServicesPerUserMax || asked.contains(leader);
+}
+
+}  // namespace
 
 Error LeftOut(const std::string& job, std::uint32_t member) {
   return Error(
@@ -125,6 +147,52 @@ std::vector<QuorumPlace> PlacesOf(const JobPlaces* known, const std::set<std::st
          .meets = meets});
   }
   return places;
+}
+
+// Those beyond are the last, in the order that all nodes share. So this node meets the others where
+// it would meet them if these could not be reached.
+std::vector<QuorumPlace> PlacesWithinLimit(AskedQuestion& question,
+                                           const std::map<std::uint32_t, AskedQuestion>& questions,
+                                           const JobPlaces* known, const FollowerOptions& options) {
+  std::vector<QuorumPlace> places = PlacesOf(known, question.rendezvous, options);
+  HR_CHECK(!places.empty(), question.key.first);
+  std::set<std::string> asked = AskedByOthers(questions, question);
+  if (!MayAsk(places.front().leader, asked) && !question.places.all().empty()) {
+    question.left_out = places.size();
+    return question.places.all();
+  }
+  // A question that is opened goes to one service at least.
+  std::size_t count = 0;
+  for (const QuorumPlace& place : places) {
+    if (count > 0 && !MayAsk(place.leader, asked)) break;
+    if (!place.leader.empty()) asked.insert(place.leader);
+    ++count;
+  }
+  question.left_out = places.size() - count;
+  places.resize(count);
+  return places;
+}
+
+Status CheckRoom(const std::map<std::uint32_t, AskedQuestion>& questions,
+                 const JobDirectory::JobKey& key, const std::string& rendezvous,
+                 const JobPlaces* known, const FollowerOptions& options) {
+  AskedQuestion wanted;
+  wanted.key = key;
+  wanted.rendezvous = {rendezvous};
+  const std::string first = PlacesOf(known, wanted.rendezvous, options).front().leader;
+  if (MayAsk(first, AskedByOthers(questions, wanted))) return {};
+  return Error(Code::kBusy,
+               fmt::format("jobs of uid {} ask {} services who is left of them, more are not "
+                           "supported: ask again when one of them is answered",
+                           key.second, kAskedServicesPerUserMax));
+}
+
+std::string DescribeWaits(const AskedQuestion& question) {
+  if (question.left_out == 0) return question.waits;
+  return fmt::format(
+      "{}{}{} services of the job are not asked, because jobs of uid {} ask {} services already",
+      question.waits, question.waits.empty() ? "" : "; ", question.left_out, question.key.second,
+      kAskedServicesPerUserMax);
 }
 
 }  // namespace headrace::service

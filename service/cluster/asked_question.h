@@ -2,6 +2,7 @@
 // the members that ask, the services that are asked and what they have answered. Plain values.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -11,6 +12,7 @@
 
 #include "ipc/base/clock.h"
 #include "ipc/base/error.h"
+#include "ipc/base/result.h"
 #include "service/cluster/followed_jobs.h"
 #include "service/cluster/known_members.h"
 #include "service/cluster/peer_messages.h"
@@ -22,6 +24,10 @@
 
 namespace headrace::service {
 
+// Limit of services that the questions of one user are sent to. Other services say where a job has
+// been, and a question goes to each of these places.
+inline constexpr std::size_t kAskedServicesPerUserMax = 128;
+
 struct QuorumAsker {
   std::uint64_t client = 0;
   AskQuorum ask;         // the latest request
@@ -32,6 +38,7 @@ struct AskedQuestion {
   JobDirectory::JobKey key;
   std::set<std::string> rendezvous;  // named by the members that ask
   QuorumPlaces places;
+  std::size_t left_out = 0;            // places beyond what the user may have, which count as gone
   std::optional<std::size_t> meeting;  // index of the meeting place that was reported last
   std::string waits;
   std::map<std::uint32_t, QuorumAsker>
@@ -52,6 +59,17 @@ ReportQuorum DescribeMembers(std::uint32_t number, const AskedQuestion& question
 // The services to ask. `known` is where the job runs; null if that is unknown.
 std::vector<QuorumPlace> PlacesOf(const JobPlaces* known, const std::set<std::string>& rendezvous,
                                   const FollowerOptions& options);
+// The same, but as many as the user may have beside those of the other questions: if not even the
+// first, those that the question has already. Sets `left_out`.
+std::vector<QuorumPlace> PlacesWithinLimit(AskedQuestion& question,
+                                           const std::map<std::uint32_t, AskedQuestion>& questions,
+                                           const JobPlaces* known, const FollowerOptions& options);
+// Whether the user may open a question with that rendezvous beside the others.
+Status CheckRoom(const std::map<std::uint32_t, AskedQuestion>& questions,
+                 const JobDirectory::JobKey& key, const std::string& rendezvous,
+                 const JobPlaces* known, const FollowerOptions& options);
+// What those who ask wait for.
+std::string DescribeWaits(const AskedQuestion& question);
 // The error for a member that a decision has excluded.
 Error LeftOut(const std::string& job, std::uint32_t member);
 // For how long members of a job with that bound are waited for that are attached and do not ask.

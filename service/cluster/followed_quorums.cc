@@ -77,7 +77,7 @@ Result<FollowedQuorums::Questions::iterator> FollowedQuorums::Open(const AskQuor
     if (jobs_.directory().Find(key) != nullptr && !led_here) {
       if (question.rendezvous.size() == kOtherPlacesMax) return found;
       question.rendezvous.insert(message.leader);
-      MoveTo(question, PlacesOf(jobs_.directory().Find(key), question.rendezvous, jobs_.options()));
+      MoveTo(question, PlacesFor(question));
       Report(found->first, question);
       return found;
     }
@@ -102,6 +102,9 @@ Result<FollowedQuorums::Questions::iterator> FollowedQuorums::Open(const AskQuor
                              "answered",
                              questions_.size(), own, key.second));
   }
+  const Status room =
+      CheckRoom(questions_, key, message.leader, jobs_.directory().Find(key), jobs_.options());
+  if (!room) return room.error();
   return Add(key, {message.leader});
 }
 
@@ -117,7 +120,7 @@ FollowedQuorums::Questions::iterator FollowedQuorums::Add(const JobKey& key,
                                                       .applicants = {}})
                           .first;
   Question& question = opened->second;
-  MoveTo(question, PlacesOf(jobs_.directory().Find(key), question.rendezvous, jobs_.options()));
+  MoveTo(question, PlacesFor(question));
   const std::string& first = question.places.all().front().leader;
   if (!first.empty()) question.waits = fmt::format("the service at {} is being reached", first);
   return opened;
@@ -145,8 +148,7 @@ void FollowedQuorums::RefreshPlaces() {
     return;
   }
   for (auto& [number, question] : questions_) {
-    std::vector<QuorumPlace> places =
-        PlacesOf(jobs_.directory().Find(question.key), question.rendezvous, jobs_.options());
+    std::vector<QuorumPlace> places = PlacesFor(question);
     const bool same = std::ranges::equal(places, question.places.all(), {}, &QuorumPlace::leader,
                                          &QuorumPlace::leader) &&
                       std::ranges::equal(places, question.places.all(), {}, &QuorumPlace::meets,
@@ -410,6 +412,9 @@ void FollowedQuorums::Close(Questions::iterator question, const Result<Quorum>& 
 
 void FollowedQuorums::Erase(Questions::iterator question) {
   const Question gone = std::move(question->second);
+  if (std::ranges::any_of(questions_, [](const auto& each) { return each.second.left_out != 0; })) {
+    places_known_.reset();  // others of its user may have room now
+  }
   questions_.erase(question);
   for (const QuorumPlace& place : gone.places.all()) jobs_.ReleaseLeader(place.leader);
 }
@@ -587,10 +592,10 @@ void FollowedQuorums::Expire(TimeNs now) {
       for (auto& [member, asker] : *askers) {
         if (!asker.waiting || now < asker.ask.until_ns) continue;
         asker.waiting = false;
-        jobs_.Add(
-            QuorumAnswered{.token = asker.ask.token,
-                           .quorum = Error(Code::kUnavailable, question.waits),
-                           .waits = question.waits.empty() ? "the job's leader" : question.waits});
+        const std::string waits = DescribeWaits(question);
+        jobs_.Add(QuorumAnswered{.token = asker.ask.token,
+                                 .quorum = Error(Code::kUnavailable, waits),
+                                 .waits = waits.empty() ? "the job's leader" : waits});
       }
     }
   }

@@ -100,6 +100,10 @@ class FollowedQuorums {
                                                              std::uint64_t client);
   Questions::iterator Add(const JobKey& key, std::set<std::string> rendezvous);
   void MoveTo(Question& question, std::vector<QuorumPlace> places);
+  std::vector<QuorumPlace> PlacesFor(Question& question) const {
+    return PlacesWithinLimit(question, questions_, jobs_.directory().Find(question.key),
+                             jobs_.options());
+  }
   // Reports the question again if its meeting place has changed.
   void CheckMeeting(std::uint32_t number, Question& question);
   void Leave(Questions::iterator question);
@@ -121,7 +125,8 @@ class FollowedQuorums {
   Questions questions_;
   // Answers for clients that have not asked again yet, by connection.
   std::map<std::uint64_t, Result<Quorum>> answers_;
-  std::uint64_t places_known_ = 0;  // JobDirectory::changes that the questions have seen
+  // JobDirectory::changes that the questions have seen; nothing: they shall look again.
+  std::optional<std::uint64_t> places_known_ = 0;
   std::uint32_t asked_ = 0;
   std::uint32_t applied_ = 0;
 };
