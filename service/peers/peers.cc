@@ -23,6 +23,7 @@ namespace {
 constexpr auto kGoodbyeMax = 200 * kj::MILLISECONDS;
 // What was sent last has gone by then.
 constexpr auto kLeaveAfter = 100 * kj::MILLISECONDS;
+constexpr std::size_t kDialersMax = kPeerConnectionsMax;
 constexpr TimeNs kReportWindow = 10 * kSecond;
 constexpr int kReportedMax = 8;
 constexpr auto kShowPeersEvery = 1 * kj::SECONDS;
@@ -474,20 +475,42 @@ void Peers::Execute(const ReachLeader& action) {
   const auto found = dialers_.find(action.leader);
   if (found != dialers_.end()) {
     found->second->needed = true;
-    return;
+  } else if (dialers_.size() < kDialersMax) {
+    Dial(action.leader);
+  } else {
+    // Those that are not needed any more make room first.
+    undialed_.insert(action.leader);
+    tasks_.add(timer_.afterDelay(kLeaveAfter).then([this] { SweepDialers(); }));
   }
+}
+
+void Peers::Dial(const std::string& leader) {
   const bool pinned = !options_.peers.empty();
-  dialers_.emplace(
-      action.leader,
-      kj::heap<PeerDialer>(PeerDialer::Options{.leader = action.leader,
-                                               .address = names_.AddressOf(action.leader),
-                                               .name = pinned ? action.leader : "",
-                                               .detection_ns = options_.detection_ns},
-                           *this, *security_, network_, timer_));
+  dialers_.emplace(leader,
+                   kj::heap<PeerDialer>(PeerDialer::Options{.leader = leader,
+                                                            .address = names_.AddressOf(leader),
+                                                            .name = pinned ? leader : "",
+                                                            .detection_ns = options_.detection_ns},
+                                        *this, *security_, network_, timer_));
+}
+
+void Peers::DialUndialed() {
+  for (const std::string& leader : std::exchange(undialed_, {})) {
+    if (dialers_.contains(leader)) continue;
+    if (dialers_.size() < kDialersMax) {
+      Dial(leader);
+      continue;
+    }
+    OnLeaderRefused(leader, Error(Code::kExhausted,
+                                  fmt::format("the service at {} is not connected to: {} others "
+                                              "are, more are not supported",
+                                              leader, dialers_.size())));
+  }
 }
 
 // Not at once: the dialer may be the one who is speaking.
 void Peers::Execute(const LeaveLeader& action) {
+  undialed_.erase(action.leader);
   const auto found = dialers_.find(action.leader);
   if (found == dialers_.end()) return;
   found->second->needed = false;
@@ -509,6 +532,7 @@ void Peers::SweepDialers() {
     dialers_.erase(leader);
     follower_.OnLeaderDown(leader, Error(Code::kUnavailable, "left"));
   }
+  DialUndialed();
   Act();
 }
 

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "ipc/base/result.h"
@@ -111,6 +112,9 @@ class Peers final : public PeerDialer::Owner,
   void Execute(const ReachLeader& action);
   void Execute(const LeaveLeader& action);
   void Execute(const NoteRefusal& action);
+  void Dial(const std::string& leader);
+  // Connects to those for which there was no room, or refuses them where there is still none.
+  void DialUndialed();
   void SweepDialers();
   // The board shows peers now, and again for as long as there are connections.
   void ShowPeers();
@@ -143,6 +147,7 @@ class Peers final : public PeerDialer::Owner,
   std::vector<ipc::PeerRow> shown_;
   PeerListener listener_;
   std::map<std::string, kj::Own<PeerDialer>> dialers_;  // by the leader's address
+  std::set<std::string> undialed_;                      // leaders that wait for room in it
   kj::TaskSet tasks_;
   Alarm alarm_;  // of jobs that take too long to form
 };

@@ -4,6 +4,8 @@
 
 #include <initializer_list>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "tests/support/expect_text.h"
 #include "tests/unit/service/rpc/cluster.h"
@@ -318,6 +320,35 @@ TEST_F(PeersForming, AJobThatDoesNotGatherInItsTimeEnds) {
       AttachTo(loop_, c, {.job = "here", .rank = 1, .world_size = 2, .timeout_ms = 100});
   ASSERT_TRUE(c.dispatch().WaitFor<JobFailed>(2));
   EXPECT_VARYING_TEXT(Last<JobFailed>(c.dispatch()).cause, "rank 0");
+}
+
+// Questions of several users take all connections but one.
+TEST_F(PeersForming, AJobBeyondAllConnectionsFailsAndSaysWhy) {
+  unsigned port = 1;
+  const auto next = [&port] { return "127.0.0.1:" + std::to_string(port++); };
+  for (std::uint32_t user = 0; user < 8; ++user) {
+    for (std::uint32_t i = 0; i < 128U >> user; ++i) {
+      const service::PeersMessage ask = service::AskQuorum{.token = UINT64_MAX - port,
+                                                           .client = port,
+                                                           .job = "job" + std::to_string(i),
+                                                           .uid = 1000 + user,
+                                                           .leader = next(),
+                                                           .membership = {.members = {0}},
+                                                           .epoch = 1,
+                                                           .until_ns = kNever};
+      while (!a_.peers().Send(service::PeersMessage(ask))) std::this_thread::yield();
+    }
+  }
+  const AttachedRank last =
+      AttachTo(loop_, a_, {.job = "last", .world_size = 2, .rendezvous = next()});
+  const AttachedRank beyond =
+      AttachTo(loop_, a_, {.job = "beyond", .world_size = 2, .rendezvous = next()});
+  ASSERT_TRUE(a_.dispatch().WaitFor<JobFailed>(1));
+  const JobFailed failed = Last<JobFailed>(a_.dispatch());
+  EXPECT_EQ(failed.job.value, beyond.attached.job_id);
+  EXPECT_EQ(failed.code, Code::kExhausted);
+  EXPECT_VARYING_TEXT(failed.cause, "127.0.0.1:257", "256");
+  EXPECT_EQ(a_.dispatch().Count<JobFailed>(), 1U);
 }
 
 }  // namespace
