@@ -76,11 +76,11 @@ TEST_P(ClusterSimulationTest, KeepsEveryPromiseForEverySeed) {
   EXPECT_TRUE(iterations >= seeds.count() || seeds.IsOne()) << iterations;
   EXPECT_TRUE(2 * messages >= seeds.count() || seeds.IsOne()) << messages;
   EXPECT_TRUE(2 * switches >= seeds.count() || seeds.IsOne()) << switches;
-  const bool evicts = GetParam() == ClusterMood::kSlow;  // ranks between their iterations
+  // Ranks between their iterations, and ranks that stand still, for which others wait.
+  const bool evicts = GetParam() == ClusterMood::kSlow;
   EXPECT_TRUE(!evicts || 10 * decisions >= seeds.count() || seeds.IsOne()) << decisions;
-  const bool is_calm =
-      evicts || GetParam() == ClusterMood::kCalm || GetParam() == ClusterMood::kRails;
-  EXPECT_TRUE((ended_failed != 0) == !is_calm || seeds.IsOne());
+  const bool is_calm = GetParam() == ClusterMood::kCalm || GetParam() == ClusterMood::kRails;
+  EXPECT_TRUE(evicts || (ended_failed != 0) == !is_calm || seeds.IsOne());
   RecordProperty("iterations", std::to_string(iterations));
   RecordProperty("messages", std::to_string(messages));
   RecordProperty("decisions", std::to_string(decisions));

@@ -62,6 +62,7 @@ class ProcessGroup(Reconfigurable, GroupNames, dist.ProcessGroup):
         self._codec = codec
         self._rank, self._size = rank, size
         self._close_lock = threading.Lock()
+        self._ddp: PlannedDdp | None = None
         self._set_group_name(name)
         if starts:
             self._start(attach(name, rank, size, timeout))
@@ -73,7 +74,7 @@ class ProcessGroup(Reconfigurable, GroupNames, dist.ProcessGroup):
         self.poster = _posters[session] = Poster(session)
         self._completer = Completer(f"headrace-{session.job}")
         self._kept = KeptWork()
-        self._ddp: PlannedDdp | None = None
+        self._ddp = None
         self._together: list[Work] | None = None
         self._sequence_number = 0
         self._rank, self._size = session.rank, session.world_size
