@@ -130,11 +130,9 @@ void FollowedQuorums::MoveTo(Question& question, std::vector<QuorumPlace> places
   HR_CHECK(!places.empty(), question.key.first);
   std::vector<std::string> left;
   for (const QuorumPlace& each : question.places.all()) left.push_back(each.leader);
-  for (const QuorumPlace& each : places) {
+  for (QuorumPlace& each : places) {
     if (!question.places.Has(each.leader)) jobs_.KeepLeader(each.leader);
     std::erase(left, each.leader);
-  }
-  for (QuorumPlace& each : places) {
     if (jobs_.IsUp(each.leader)) each.state = QuorumPlace::State::kUp;
   }
   question.places.Replace(std::move(places));
@@ -412,9 +410,7 @@ void FollowedQuorums::Close(Questions::iterator question, const Result<Quorum>& 
 
 void FollowedQuorums::Erase(Questions::iterator question) {
   const Question gone = std::move(question->second);
-  if (std::ranges::any_of(questions_, [](const auto& each) { return each.second.left_out != 0; })) {
-    places_known_.reset();  // others of its user may have room now
-  }
+  places_known_.reset();  // others of its user may have room now
   questions_.erase(question);
   for (const QuorumPlace& place : gone.places.all()) jobs_.ReleaseLeader(place.leader);
 }
@@ -450,9 +446,8 @@ void FollowedQuorums::Handle(const std::string& leader, const AnnounceQuorum& me
   Quorum quorum = message.quorum;
   quorum.rendezvous = leader;
   Spread(question->second, leader, quorum);
-  for (SessionBroken& each : EvictionsBy(quorum, members_.Find(question->second.key))) {
+  for (SessionBroken& each : EvictionsBy(quorum, members_.Find(question->second.key)))
     jobs_.Add(std::move(each));
-  }
   for (auto& [member, asker] : question->second.askers) {
     if (quorum.membership.RankOf(member)) {
       Answer(asker, quorum);

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "ipc/base/check.h"
-
 namespace headrace::service {
 namespace {
 
@@ -46,8 +44,6 @@ void GpuRows::Add(std::int8_t device, std::uint64_t bytes) {
 void GpuRows::Remove(std::int8_t device, std::uint64_t bytes) {
   if (!IsShown(device)) return;
   const auto row = static_cast<std::size_t>(device);
-  HR_CHECK(rows_[row].segments > 0 && rows_[row].held_bytes >= bytes, row, rows_[row].segments,
-           rows_[row].held_bytes);
   rows_[row].held_bytes -= bytes;
   --rows_[row].segments;
   Write(row);

@@ -811,9 +811,9 @@ HR_API hr_status hr_layout_wait_on_stream(hr_layout* layout, uint32_t index, voi
                                           hr_error* error);
 /* Like hr_barrier; ends when every rank has posted it and has the averages of all gradients that it
  * posted before. Posted directly after the last gradient of an iteration, it ends together with the
- * last average, and a rank that has seen its end knows that no other rank lacks one. The service does
- * not wait for ranks to run again in between. All gradients of the backward pass are posted, or none
- * (HR_INVALID_ARGUMENT). */
+ * last average, and a rank that has seen its end knows that no other rank lacks one. The service
+ * does not wait for ranks to run again in between. All gradients of the backward pass are posted,
+ * or none (HR_INVALID_ARGUMENT). */
 HR_API hr_status hr_layout_barrier(hr_layout* layout, hr_operation* operation, hr_error* error);
 /* Ends the forward pass: the time after this call is not counted for any gradient. */
 HR_API hr_status hr_layout_end_forward(hr_layout* layout, hr_error* error);

@@ -30,7 +30,7 @@ struct OperationSpec {
   std::uint32_t timeout_ms = 0;
   // The parts of an all_gather or reduce_scatter are of any size; its parts table has them.
   bool uneven = false;
-  // Of a barrier: the iteration of gradients that has to have ended before; 0: none has to.
+  // The iteration of gradients that has to have ended before a barrier begins; 0: none has to.
   std::uint64_t follows = 0;
   // The ranks of a send or receive. `source` is ipc::kAnyRank in a receive from any rank.
   std::uint32_t source = 0;

@@ -55,8 +55,7 @@ class GradientFlow:
         self._loss: Error | None = None  # met while gradients were posted; dealt with at a wait
         self._iteration = 0
         self._whole = 0  # the last iteration all of whose averages were waited for at once
-        # Of this iteration, where it is a transaction: ends when all ranks have all averages.
-        self._barrier: Operation | None = None
+        self._barrier: Operation | None = None  # of this iteration, where it is a transaction
         self._order: ForwardOrder | None = ForwardOrder(model)
         self._layout: Layout | None = None
         self._device: int | None = None  # that of the parameters; None: the CPU
@@ -296,9 +295,8 @@ class GradientFlow:
 
     def _post_barrier(self) -> None:
         number = self._unless_lost(self.layout.barrier)
-        self._barrier = None
-        if number is not None:
-            self._barrier = Operation(self._session, number, None, copied=False)
+        lost = number is None
+        self._barrier = None if lost else Operation(self._session, number, None, copied=False)
 
     def _post_usage(self) -> None:
         if not self._usage.open:

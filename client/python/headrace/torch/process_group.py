@@ -58,11 +58,10 @@ class ProcessGroup(Reconfigurable, GroupNames, dist.ProcessGroup):
         which ranks agree that DDP's small all_reduces move by a plan; None: they do not.
         """
         super().__init__(rank, size)
-        self.timeout = timeout
-        self._codec = codec
+        self.timeout, self._codec = timeout, codec
         self._rank, self._size = rank, size
-        self._close_lock = threading.Lock()
         self._ddp: PlannedDdp | None = None
+        self._close_lock = threading.Lock()
         self._set_group_name(name)
         if starts:
             self._start(attach(name, rank, size, timeout))

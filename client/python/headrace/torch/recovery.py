@@ -21,9 +21,8 @@ summed again from the copies, over those that are left and divided by their numb
 the ranks compare their parameters, once these have their updates.
 
 That leaves one gap: a rank that is lost may have used averages that died with it. Where an iteration is a
-transaction, each rank posts a barrier after its last gradient. That ends when every rank has all averages,
-and a rank uses them only then. So whoever has used one knew that all had all: they are found among those that
-are left, whoever is lost.
+transaction, each rank posts a barrier after its last gradient, which ends when every rank has all averages,
+and uses them only then. So whoever has used one knew that all had all: whoever is lost, they are found.
 
 What encodings leave out of sums goes with the sums: of an average that somebody has, it stays as it is, since
 all nodes have encoded their part; where a sum is made again, it begins as it was before the first time.
@@ -108,7 +107,7 @@ class Recovery:
         self._updates = updates
         self._seconds = seconds
         self._min_world = min_world
-        self._transaction = transaction
+        self.transaction = transaction
         self._resized = resized
         self._members = session.members  # as they were told last
         self._compare_at = 0  # the iteration before which parameters are compared; 0: none
@@ -149,16 +148,11 @@ class Recovery:
     @property
     def whole(self) -> bool:
         """Whether averages are used only when all of the iteration's are there."""
-        return self.elastic or self._transaction
-
-    @property
-    def transaction(self) -> bool:
-        """Whether averages are used only when every rank has all of the iteration's."""
-        return self._transaction
+        return self.elastic or self.transaction
 
     def _vote(self) -> None:
         """Says that this rank has all averages of the iteration, and returns when all ranks have said so."""
-        if self._transaction:
+        if self.transaction:
             self._session.barrier()
 
     def compare(self, iteration: int) -> None:

@@ -197,7 +197,8 @@ TEST(JobDrain, ThatIsSaidToBeBehindWhatHasBegunHereRefusesNoneOfIt) {
     Adopt(led.cluster.node(node), JobId{1}, PlanOf({{{1, 0, 100}}, {{0, 0, 100}}}));
   }
   led.cluster.Advance(kMillisecond);
-  led.a.PostApart(kSum);
+  const ipc::Record beside = OnSegment(Collective::kAllReduce, DType::kFloat32, 16, 4096);
+  led.a.Post(beside);
   PostGradient(led.a, *layout, 1);
   PostGradient(led.a, *layout, 0);
   led.cluster.Advance(kMillisecond);
@@ -210,7 +211,7 @@ TEST(JobDrain, ThatIsSaidToBeBehindWhatHasBegunHereRefusesNoneOfIt) {
   }
   led.cluster.Advance(kMillisecond);
   for (std::uint64_t record = 1; record <= 3; ++record) ExpectOpen(led.a, record);
-  led.b.PostApart(kSum);
+  led.b.Post(beside);
   PostGradient(led.b, *layout, 1);
   PostGradient(led.b, *layout, 0);
   led.cluster.Advance(kSecond);
