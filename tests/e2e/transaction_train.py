@@ -7,8 +7,9 @@ usage: transaction_train.py '{"steps": 20, "members": [0, 1], "kill": [[2, 5, "v
 A member named in ``kill`` kills itself at that moment of that step (from 0): "forward", "backward", "step" (before
 step()), "voted" (it has all averages, and does not know of the others), "applying" (the first of its updates is made),
 "applied" (all are). With ``unheard`` that member kills itself a second after that step; the others do not hear of any
-average of that step, as if their services could not tell them, and so have no part in its barrier either. Each rank writes a line, the number
-of the step and a digest of its averages, into a file of ``log`` before it applies them. Prints a JSON line at the end.
+average of that step, as if their services could not tell them, and so have no part in its barrier either. Each rank
+writes a line, the number of the step and a digest of its averages, into a file of ``log`` before it applies them.
+Prints a JSON line at the end.
 """
 
 from __future__ import annotations
