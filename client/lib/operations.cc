@@ -174,7 +174,7 @@ Result<bool> Operations::WaitForEnd(std::uint64_t operation, TimeNs timeout_ns) 
   if (counted_in_ != nullptr) counted_in_->OnWaitBegun();
   const bool ended = Sleep(sequence, bound_ns);
   const auto waited_ns = static_cast<std::uint64_t>(MonotonicNow() - begin);
-  if (counted_in_ != nullptr) counted_in_->OnWaitEnded(waited_ns);
+  if (counted_in_ != nullptr) counted_in_->OnWaitEnded(waited_ns, ended);
   counters_.waits.fetch_add(1, std::memory_order_relaxed);
   counters_.waited_ns.fetch_add(waited_ns, std::memory_order_relaxed);
   channel_->header.client_waited_ns.fetch_add(waited_ns, std::memory_order_relaxed);

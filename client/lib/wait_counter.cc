@@ -1,5 +1,7 @@
 #include "client/lib/wait_counter.h"
 
+#include <utility>
+
 #include "ipc/base/check.h"
 
 namespace headrace::client {
@@ -22,12 +24,16 @@ void WaitCounter::OnWaitBegun() {
   Show();
 }
 
-void WaitCounter::OnWaitEnded(std::uint64_t waited_ns) {
+void WaitCounter::OnWaitEnded(std::uint64_t waited_ns, bool over) {
   const std::lock_guard lock(mutex_);
   HR_CHECK(waiting_ > 0, waited_ns);
   --waiting_;
+  uncounted_ns_ += waited_ns;
   if (channel_ == nullptr) return;
-  channel_->header.client_waited_ns.fetch_add(waited_ns, std::memory_order_relaxed);
+  if (over) {
+    channel_->header.client_waited_ns.fetch_add(std::exchange(uncounted_ns_, 0),
+                                                std::memory_order_relaxed);
+  }
   Show();
 }
 

@@ -18,7 +18,9 @@ class WaitCounter {
   void Enable();
 
   void OnWaitBegun();
-  void OnWaitEnded(std::uint64_t waited_ns);
+  // `over`: the operation has ended. A wait that goes on in parts is counted at its end, since time
+  // that is counted shows the service that the process goes on.
+  void OnWaitEnded(std::uint64_t waited_ns, bool over);
 
  private:
   void Show() const;  // with mutex_
@@ -27,6 +29,7 @@ class WaitCounter {
   ipc::ChannelLayout* channel_ = nullptr;  // guarded by mutex_
   bool enabled_ = false;                   // likewise
   std::uint32_t waiting_ = 0;              // likewise
+  std::uint64_t uncounted_ns_ = 0;         // likewise; of waits that are not over
 };
 
 }  // namespace headrace::client

@@ -258,11 +258,8 @@ bool SlowRanks::CheckRank(Job& job, std::uint32_t rank, bool counts, TimeNs now)
                           .waited_ns = WaitsOf(*member.session),
                           .since_ns = now,
                           .said = activity.said};
-  // A client counts a long wait in parts.
-  const bool waits_on = (activity.waited_ns & seen.waited_ns & 1U) != 0;
   const bool same = activity.since_ns != 0 && activity.posted == seen.posted &&
-                    activity.ended == seen.ended &&
-                    (waits_on || activity.waited_ns == seen.waited_ns);
+                    activity.ended == seen.ended && activity.waited_ns == seen.waited_ns;
   if (!same || !counts) {
     activity = seen;
     if (activity.said != Kind::kActive) ReportState(job, rank, Kind::kActive, now);

@@ -364,16 +364,9 @@ TEST(StalledRanks, OneForWhichOthersWaitInAnotherJobIsEvicted) {
   EXPECT_THAT(slow.Said(), IsEmpty());
   waits(0, 1);
   waits(2, 2);
-  // They count what they have waited now and then, not only at the end.
-  const auto wait_on = [&slow](int seconds) {
-    for (int second = 0; second < seconds; ++second) {
-      for (const std::size_t rank : {0U, 2U}) slow.Wait(rank, kSecond);
-      Stand(slow, {}, kSecond);
-    }
-  };
-  wait_on(static_cast<int>(kBoundS) - 1);
+  Stand(slow, {}, (kBoundS - 1) * kSecond);
   EXPECT_THAT(slow.Said(), IsEmpty()) << "they have only begun to wait";
-  wait_on(4);
+  Stand(slow, {}, 4 * kSecond);
   const auto evicted = slow.Evicted();
   ASSERT_EQ(evicted.size(), 1U);
   EXPECT_EQ(evicted[0].session, slow.ranks[1]->id());
