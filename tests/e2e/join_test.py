@@ -223,6 +223,24 @@ class OneNode(JoinCase):
         ).ends()
         self.require_alike(said, [0, 2, "joined"], after)
 
+    def others_of_evicted(self, run: Any) -> dict[int, Any]:
+        """What ranks 0 and 2 say at the end; they went on without rank 1, which may be stopped."""
+        self.addCleanup(run.programs[1].send_signal, signal.SIGCONT)
+        said = {}
+        for rank in (0, 2):
+            out, complaints = run.programs[rank].communicate(timeout=LIMIT_S)
+            self.assertEqual(run.programs[rank].returncode, 0, complaints)
+            said[rank] = json.loads(out.splitlines()[-1])
+            self.assertEqual(said[rank]["resizes"][0]["lost"], [1])
+        return said
+
+    def rank_1_is_told(self, run: Any, *parts: str) -> None:
+        run.programs[1].send_signal(signal.SIGCONT)
+        _, complaints = run.programs[1].communicate(timeout=LIMIT_S)
+        self.assertNotEqual(run.programs[1].returncode, 0)
+        for part in parts:
+            self.assertIn(part, complaints)
+
     def test_a_rank_that_stands_still_is_evicted_and_the_others_go_on(self) -> None:
         services = [self.service] * 3
         stopped = 60
@@ -235,20 +253,10 @@ class OneNode(JoinCase):
             slow_bound="3:evict",
             stop=[[1, stopped, "backward"]],
         )
-        self.addCleanup(run.programs[1].send_signal, signal.SIGCONT)
-        said = {}
-        for rank in (0, 2):
-            out, complaints = run.programs[rank].communicate(timeout=LIMIT_S)
-            self.assertEqual(run.programs[rank].returncode, 0, complaints)
-            said[rank] = json.loads(out.splitlines()[-1])
-            self.assertEqual(said[rank]["resizes"][0]["lost"], [1])
+        said = self.others_of_evicted(run)
         _, events = self.service.ctl("events")
         self.assertRegex(events, r"rank 1 \(pid \d+\) stands still: for \d+ s")
-        run.programs[1].send_signal(signal.SIGCONT)
-        _, complaints = run.programs[1].communicate(timeout=LIMIT_S)
-        self.assertNotEqual(run.programs[1].returncode, 0)
-        for part in ("evicted as standing still", "HEADRACE_ROLE=join"):
-            self.assertIn(part, complaints)
+        self.rank_1_is_told(run, "evicted as standing still", "HEADRACE_ROLE=join")
         self.train(services, "before", first=0, steps=stopped, save=self.path("state")).ends()
         after = self.train(
             services[:2],
@@ -275,18 +283,9 @@ class OneNode(JoinCase):
             every=10,
             **asked,
         )
-        self.addCleanup(run.programs[1].send_signal, signal.SIGCONT)
-        said = {}
-        for rank in (0, 2):
-            out, complaints = run.programs[rank].communicate(timeout=LIMIT_S)
-            self.assertEqual(run.programs[rank].returncode, 0, complaints)
-            said[rank] = json.loads(out.splitlines()[-1])
-            self.assertEqual(said[rank]["resizes"][0]["lost"], [1])
+        said = self.others_of_evicted(run)
         self.assertEqual(said[0]["digest"], said[2]["digest"])
-        run.programs[1].send_signal(signal.SIGCONT)
-        _, complaints = run.programs[1].communicate(timeout=LIMIT_S)
-        self.assertNotEqual(run.programs[1].returncode, 0)
-        self.assertIn(text, complaints)
+        self.rank_1_is_told(run, text)
 
     def test_a_slow_rank_of_ddp_is_evicted(self) -> None:
         self.evict_from_ddp("2:evict", "evicted as slow", slow=[[1, 0.3]])

@@ -181,7 +181,7 @@ namespace {
 void CheckCodec(const Codec& codec) {
   HR_CHECK(Loses(codec), static_cast<int>(codec.kind));
   const bool keeps = codec.kind == Codec::kTopK || codec.kind == Codec::kRandomK;
-  HR_CHECK(!keeps || (codec.parameter >= 1), codec.parameter);
+  HR_CHECK(!keeps || codec.parameter >= 1, codec.parameter);
 }
 
 }  // namespace
