@@ -159,8 +159,14 @@ bool Operations::Sleep(std::uint64_t sequence, TimeNs bound_ns) const {
 }
 
 void Operations::CountWaitsIn(const Operations& other) {
+  const std::lock_guard lock(mutex_);
   counted_in_ = other.elsewhere_;
   counted_in_->Enable();
+}
+
+std::shared_ptr<WaitCounter> Operations::CountedIn() const {
+  const std::lock_guard lock(mutex_);
+  return counted_in_;
 }
 
 Result<bool> Operations::WaitForEnd(std::uint64_t operation, TimeNs timeout_ns) {
@@ -171,10 +177,12 @@ Result<bool> Operations::WaitForEnd(std::uint64_t operation, TimeNs timeout_ns) 
   if (timeout_ns == 0) return false;
   const TimeNs begin = MonotonicNow();
   const TimeNs bound_ns = timeout_ns < 0 ? kNever : timeout_ns;
-  if (counted_in_ != nullptr) counted_in_->OnWaitBegun();
+  // One for the whole wait: another thread may say meanwhile where waits are counted.
+  const std::shared_ptr<WaitCounter> counter = CountedIn();
+  if (counter != nullptr) counter->OnWaitBegun();
   const bool ended = Sleep(sequence, bound_ns);
   const auto waited_ns = static_cast<std::uint64_t>(MonotonicNow() - begin);
-  if (counted_in_ != nullptr) counted_in_->OnWaitEnded(waited_ns, ended);
+  if (counter != nullptr) counter->OnWaitEnded(waited_ns, ended);
   counters_.waits.fetch_add(1, std::memory_order_relaxed);
   counters_.waited_ns.fetch_add(waited_ns, std::memory_order_relaxed);
   channel_->header.client_waited_ns.fetch_add(waited_ns, std::memory_order_relaxed);
@@ -247,6 +255,20 @@ std::uint64_t Operations::OldestOpen() {
   while (ended_before_ < next && reader_.HasEnded(ended_before_)) ++ended_before_;
   HR_CHECK(ended_before_ <= next, ended_before_, next);
   return ended_before_ < next ? before_ + ended_before_ : 0;
+}
+
+std::uint64_t Operations::OldestOpenOn(std::uint32_t first, std::uint32_t count) {
+  std::lock_guard lock(mutex_);
+  const std::uint64_t next = writer_.next_sequence();
+  const std::uint64_t oldest = next > ipc::kOperationsMax ? next - ipc::kOperationsMax : 1;
+  for (std::uint64_t sequence = oldest; sequence < next; ++sequence) {
+    if (reader_.HasEnded(sequence)) continue;
+    // Only this process writes there, and not before the operation has ended.
+    const ipc::Record& record = channel_->records[sequence % ipc::kOperationsMax];
+    if ((record.flags & ipc::kRecordIsGradient) != 0 || record.tensor == ipc::kNoTensor) continue;
+    if (record.tensor >= first && record.tensor - first < count) return before_ + sequence;
+  }
+  return 0;
 }
 
 void Operations::Lose(const Error& loss) {

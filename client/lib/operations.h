@@ -93,6 +93,10 @@ class Operations {
   // The number of the oldest operation that has not ended; 0: none is open.
   std::uint64_t OldestOpen();
 
+  // The oldest open operation whose record names one of the `count` tensors from `first` on; 0:
+  // none. Tensors of the layout have numbers of their own and do not count.
+  std::uint64_t OldestOpenOn(std::uint32_t first, std::uint32_t count);
+
   // The service is gone: ends everything open, refuses everything later, all with this error. What
   // a service that was only stopped writes afterwards changes the outcome of nothing.
   void Lose(const Error& loss);
@@ -111,6 +115,7 @@ class Operations {
 
  private:
   Status CheckPosted(std::uint64_t operation) const;
+  std::shared_ptr<WaitCounter> CountedIn() const;
   ipc::Outcome LookUp(std::uint64_t operation) const;
   Status WaitForTurn(std::unique_lock<std::mutex>& lock);
   Status WaitForRoom(std::unique_lock<std::mutex>& lock);
@@ -147,7 +152,7 @@ class Operations {
   // What other sessions have waited; they share it. And that of the session in which this one's
   // waits count; null: of none.
   std::shared_ptr<WaitCounter> elsewhere_ = std::make_shared<WaitCounter>();
-  std::shared_ptr<WaitCounter> counted_in_;
+  std::shared_ptr<WaitCounter> counted_in_;  // guarded by mutex_
 };
 
 }  // namespace headrace::client

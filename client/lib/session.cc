@@ -319,7 +319,14 @@ Status Session::ReleaseTensors(std::span<hr_tensor*> tensors) {
       ++end;
     }
     const auto count = static_cast<std::uint32_t>(end - begin);
-    const Status status = control_->ReleaseTensors(tensors[begin]->id, count);
+    const std::uint32_t first = tensors[begin]->id;
+    // The service knows only of what it has read of the channel.
+    if (const std::uint64_t open = operations_.OldestOpenOn(first, count); open != 0) {
+      return Error(
+          Code::kBusy,
+          fmt::format("the tensor is in use: operation {} is open; wait for it first", open));
+    }
+    const Status status = control_->ReleaseTensors(first, count);
     if (!status) return status;
     std::lock_guard lock(mutex_);
     for (; begin < end; ++begin) tensors_.erase(std::exchange(tensors[begin], nullptr));

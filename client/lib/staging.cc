@@ -1,5 +1,7 @@
 #include "client/lib/staging.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -69,6 +71,11 @@ Status Staging::Grow(std::size_t size) {
   Result<std::uint32_t> id = control_.RegisterSegment(memory->fd.get(), length);
   if (!id) return id.error().Within("staging memory");
   std::lock_guard lock(mutex_);
+  const auto same = [&id](const Segment& segment) { return segment.id == *id; };
+  if (std::ranges::any_of(segments_, same)) {
+    return Error(Code::kInternal,
+                 fmt::format("the service gave staging memory number {} twice", *id));
+  }
   segments_.push_back(Segment{*id, std::move(memory).value(), SpanAllocator(length)});
   return {};
 }

@@ -101,7 +101,10 @@ class Tensor:
         return Range(self, offset, count)
 
     def release(self) -> None:
-        """Unregisters the tensor. Its views stay valid; its place in the arena is not reused."""
+        """Unregisters the tensor. Its views stay valid; its place in the arena is not reused.
+
+        Raises Busy while an operation on it is open.
+        """
         if self._handle is None:
             return
         handles = (ctypes.c_void_p * 1)(self._handle)

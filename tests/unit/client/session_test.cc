@@ -101,6 +101,26 @@ TEST_F(SessionTest, RegistersManyTensorsAtOnceAndReleasesThemInRows) {
   EXPECT_EQ(tensors[0], nullptr);
 }
 
+TEST_F(SessionTest, KeepsTensorsOnWhichOperationsAreOpen) {
+  const hr_segment* segment = Segment(4096);
+  const std::vector<hr_tensor_spec> specs = {{segment, 0, 4, HR_FLOAT32, "a", 0},
+                                             {segment, 64, 4, HR_FLOAT32, "b", 1}};
+  std::vector<hr_tensor*> tensors(2);
+  ASSERT_EQ(hr_tensors_register(&handle_, specs.data(), 2, tensors.data(), &error_), HR_OK);
+  ASSERT_EQ(hr_barrier(&handle_, &operation_, &error_), HR_OK);
+  ASSERT_EQ(hr_all_reduce(&handle_, tensors[1], nullptr, HR_SUM, &operation_, &error_), HR_OK);
+  // The service has read neither.
+  EXPECT_EQ(hr_tensors_release(&handle_, tensors.data(), 2, &error_), HR_BUSY);
+  EXPECT_TEXT(error_.text, "operation 2 is open");
+  EXPECT_TRUE(control_->released.empty());
+  EXPECT_EQ(hr_tensors_release(&handle_, tensors.data(), 1, &error_), HR_OK);
+  service_->Serve();
+  EXPECT_EQ(hr_tensors_release(&handle_, tensors.data(), 2, &error_), HR_BUSY)
+      << "only the barrier";
+  service_->Serve();
+  EXPECT_EQ(hr_tensors_release(&handle_, tensors.data(), 2, &error_), HR_OK);
+}
+
 TEST_F(SessionTest, RefusesTensorsThatDoNotLieInTheirSegment) {
   const hr_segment* segment = Segment(4096);
   EXPECT_VARYING_TEXT(Refused({nullptr, 0, 1, HR_FLOAT32, "", 0}));
