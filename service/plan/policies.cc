@@ -27,22 +27,6 @@ Draft CallPolicy(Policy policy, const Workload& work, const Route& route,
   return {};
 }
 
-// An all-gather carries again what its reduce-scatter did.
-std::uint64_t BytesCarried(const Draft& draft) {
-  std::uint64_t bytes = 0;
-  for (const DraftBlock& block : draft.blocks) {
-    if (block.kind != Collective::kAllGather) bytes += block.bytes;
-  }
-  return bytes;
-}
-
-Draft MakePlainDraft(Policy policy, const Workload& work, const Route& route,
-                     const DraftOptions& options) {
-  Draft draft = CallPolicy(policy, work, route, options);
-  HR_CHECK(BytesCarried(draft) == work.total_bytes(), Name(policy), BytesCarried(draft));
-  return draft;
-}
-
 std::size_t CodecsCount(const Workload& work, std::span<const Part> parts) {
   std::vector<Codec> found;
   for (const Part& part : parts) {
@@ -79,11 +63,11 @@ Draft MakeDraft(Policy policy, const Workload& work, const Route& route,
                 const DraftOptions& options) {
   const bool sizes_by_cost = TraitsOf(policy).sizes_by_cost && options.settings.unit_bytes == 0;
   if (work.codecs.empty() || !sizes_by_cost) {
-    return MakePlainDraft(policy, work, route, options);
+    return CallPolicy(policy, work, route, options);
   }
   ScaledProblem scaled = ScaleByCodecs(work, route, InNodeScale::kMean);
   const auto make = [&] {
-    return Unscaled(MakePlainDraft(policy, scaled.work, scaled.route, options), scaled.work, work);
+    return Unscaled(CallPolicy(policy, scaled.work, scaled.route, options), scaled.work, work);
   };
   Draft draft = make();
   // Blocks with gradients of several codecs have a startup for each.

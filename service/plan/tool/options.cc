@@ -65,6 +65,7 @@ Result<Route> ClusterRouteOf(const NetworkOptions& options) {
 
 void AddNetworkOptions(CLI::App& app, NetworkOptions& options) {
   const auto not_negative = Between(0.0, 1e15, "0 or more");
+  const auto bandwidth = Between(1e-6, 1e15, "a millionth or more");
   auto* startup = app.add_option("--startup-us", options.startup_us, "startup time of a block, us")
                       ->check(not_negative)
                       ->group("Cost line");
@@ -94,13 +95,13 @@ void AddNetworkOptions(CLI::App& app, NetworkOptions& options) {
       ->check(Between(1, 8192))
       ->group("Cluster");
   app.add_option("--link-gbit", options.link_gbit, "network bandwidth of a node, Gbit/s")
-      ->check(CLI::PositiveNumber)
+      ->check(bandwidth)
       ->group("Cluster");
   app.add_option("--link-latency-us", options.link_latency_us, "latency of the network, us")
       ->check(not_negative)
       ->group("Cluster");
   app.add_option("--nvlink-gbyte", options.nvlink_gbyte, "bandwidth of a GPU inside the node, GB/s")
-      ->check(CLI::PositiveNumber)
+      ->check(bandwidth)
       ->group("Cluster");
   app.add_option("--nvlink-latency-us", options.nvlink_latency_us, "latency inside the node, us")
       ->check(not_negative)

@@ -139,8 +139,9 @@ void AddSweep(CLI::App& app, int& exit_code) {
   command->add_option("--over", options->over, "the quantity that varies")
       ->check(CLI::IsMember({"bandwidth", "startup", "nodes", "ratio", "unit"}));
   command->add_option("--from", options->from, "first value: Gbit/s, us, nodes, ratio or bytes")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--to", options->to, "last value")->check(CLI::PositiveNumber);
+      ->check(Between(1e-6, 1e15, "a millionth or more"));
+  command->add_option("--to", options->to, "last value")
+      ->check(Between(1e-6, 1e15, "a millionth or more"));
   command->add_option("--points", options->points, "number of values, on a logarithmic scale")
       ->check(Between(1, 1000));
   command->add_option("--policy", options->policies, "policies, separated by commas, or all");
