@@ -310,7 +310,7 @@ class Lines(unittest.TestCase):
     """What a job's entry comes to."""
 
     JOB = {
-        "id": 1, "name": "j", "world_size": 4, "failure": "", "policy": "exact", "operations_ended": 3,
+        "id": 1, "name": "j", "state": "running", "world_size": 4, "failure": "", "policy": "exact", "operations_ended": 3,
         "bytes_moved": 5_000_000, "iterations": None,
     }  # fmt: skip
     ITERATIONS = {
@@ -340,7 +340,12 @@ class Lines(unittest.TestCase):
         self.assertIn("older release", report.of_job(job)[-1])
 
     def test_a_failed_job_says_why(self) -> None:
-        self.assertIn("rank 1 is gone", report.of_job({**self.JOB, "failure": "rank 1 is gone"})[0])
+        job = {**self.JOB, "state": "failed", "failure": "rank 1 is gone"}
+        self.assertIn("rank 1 is gone", report.of_job(job)[0])
+
+    def test_ranks_that_leave_in_order_are_no_failure(self) -> None:
+        job = {**self.JOB, "failure": "rank 1 (pid 7) left the job after operation 3"}
+        self.assertNotIn("fail", "\n".join(report.of_job(job)))
 
 
 class Log(unittest.TestCase):

@@ -83,7 +83,8 @@ class Watch:
 
 def of_job(job: Mapping[str, Any]) -> list[str]:
     """The lines of one job, an entry of `headracectl jobs --json`."""
-    failure = f", failed: {job['failure']}" if job["failure"] else ""
+    # A rank that has left in order is a reason why later operations fail; the job may well have ended without.
+    failure = f", failed: {job['failure']}" if job["state"] == "failed" else ""
     lines = [f"job {job['name']}: {_count(job['world_size'], 'rank')}{failure}"]
     if "iterations" not in job:
         return [
