@@ -310,7 +310,8 @@ class Lines(unittest.TestCase):
     """What a job's entry comes to."""
 
     JOB = {
-        "id": 1, "name": "j", "state": "running", "world_size": 4, "failure": "", "policy": "exact", "operations_ended": 3,
+        "id": 1, "name": "j", "state": "running", "world_size": 4, "failure": "", "policy": "exact",
+        "operations_ended": 3,
         "bytes_moved": 5_000_000, "iterations": None,
     }  # fmt: skip
     ITERATIONS = {
