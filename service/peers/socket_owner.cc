@@ -73,13 +73,20 @@ std::optional<std::uint32_t> FindInTables(const SocketEnd& own,
   return std::nullopt;
 }
 
-// The socket at `own` that is connected with `other`, as the kernel finds it by both ends: the
-// tables take milliseconds on a machine with much memory, and who connects decides how often they
-// are read.
+// The socket that the kernel finds for a segment from `other` to `own`: the one that is connected
+// with both ends, or else the one that listens at `own`, in the order in which it would be chosen.
+// The tables take milliseconds on a machine with much memory, and who connects decides how often
+// they are read.
 struct Diagnosis {
   bool found = false;
+  bool listens = false;
   std::uint64_t inode = 0;
   std::uint32_t uid = 0;
+
+  // As the tables have it: a socket that no process has is nobody's.
+  std::optional<std::uint32_t> owner() const {
+    return found && inode != 0 ? std::optional(uid) : std::nullopt;
+  }
 };
 Diagnosis Diagnose(const SocketEnd& own, const SocketEnd& other) {
   const UniqueFd socket(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
@@ -112,11 +119,17 @@ Diagnosis Diagnose(const SocketEnd& own, const SocketEnd& other) {
   const ssize_t size = ::recv(socket.get(), &answer, sizeof answer, MSG_DONTWAIT);
   if (size < static_cast<ssize_t>(offsetof(decltype(answer), rest))) return {};
   if (answer.header.nlmsg_type != SOCK_DIAG_BY_FAMILY) return {};
-  // Where nothing is connected the kernel answers with what listens at that port.
-  if (answer.socket.idiag_state == kListens || answer.socket.id.idiag_dport != id.idiag_dport) {
-    return {};
-  }
-  return {.found = true, .inode = answer.socket.idiag_inode, .uid = answer.socket.idiag_uid};
+  const bool listens = answer.socket.idiag_state == kListens;
+  if (!listens && answer.socket.id.idiag_dport != id.idiag_dport) return {};
+  return {.found = true,
+          .listens = listens,
+          .inode = answer.socket.idiag_inode,
+          .uid = answer.socket.idiag_uid};
+}
+
+Diagnosis DiagnoseConnected(const SocketEnd& own, const SocketEnd& other) {
+  const Diagnosis there = Diagnose(own, other);
+  return there.listens ? Diagnosis() : there;
 }
 
 }  // namespace
@@ -168,15 +181,17 @@ std::optional<std::uint32_t> FindSocketOwner(std::istream& table, const SocketEn
 }
 
 std::optional<std::uint32_t> OwnerOfConnected(const SocketEnd& own, const SocketEnd& other) {
-  if (const Diagnosis there = Diagnose(own, other); there.found) {
-    return there.inode != 0 ? std::optional(there.uid) : std::nullopt;
-  }
+  if (const Diagnosis there = DiagnoseConnected(own, other); there.found) return there.owner();
   // Not there, or a kernel that is not built to answer: which of both, this end says.
-  if (Diagnose(other, own).found) return std::nullopt;
+  if (DiagnoseConnected(other, own).found) return std::nullopt;
   return FindInTables(own, other);
 }
 
-std::optional<std::uint32_t> OwnerOfListening(const SocketEnd& own) {
+std::optional<std::uint32_t> OwnerOfListening(const SocketEnd& own, const SocketEnd& other) {
+  // From port 0 nothing is connected.
+  const SocketEnd nobody{.address = other.address};
+  if (const Diagnosis there = Diagnose(own, nobody); there.listens) return there.owner();
+  if (DiagnoseConnected(other, own).found) return std::nullopt;  // the kernel answers
   // The kernel's own order: the address itself, then every address of its family, then all.
   std::vector<SocketEnd> ends = {own};
   if (std::ranges::equal(kMapped, std::span(own.address).first(kMapped.size()))) {

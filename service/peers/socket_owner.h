@@ -1,5 +1,5 @@
-// Whose a TCP socket of this host is, from the kernel's tables (/proc/net/tcp and tcp6). Any
-// thread.
+// Whose a TCP socket of this host is, by sock_diag(7) or the kernel's tables (/proc/net/tcp and
+// tcp6). Any thread.
 #pragma once
 
 #include <sys/socket.h>
@@ -44,9 +44,11 @@ std::optional<SocketRow> ParseSocketRow(std::string_view line);
 std::optional<std::uint32_t> FindSocketOwner(std::istream& table, const SocketEnd& own,
                                              const std::optional<SocketEnd>& other);
 
-// The same from the tables of this process's network namespace, where a socket that listens at
-// `own` may do so at every address.
+// The same of this process's network namespace: asked of the kernel for the one socket, from the
+// tables only where the kernel is not built to answer.
 std::optional<std::uint32_t> OwnerOfConnected(const SocketEnd& own, const SocketEnd& other);
-std::optional<std::uint32_t> OwnerOfListening(const SocketEnd& own);
+// The same for the socket that listens at `own`, or at every address, where it has not accepted the
+// connection from `other`, an end of this process, yet.
+std::optional<std::uint32_t> OwnerOfListening(const SocketEnd& own, const SocketEnd& other);
 
 }  // namespace headrace::service

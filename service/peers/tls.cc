@@ -32,6 +32,7 @@ constexpr std::uint64_t kNamesLoggedMax = 16;
 struct Far {
   std::string text = "a peer of unknown address";
   bool loopback = false;
+  bool gone = false;  // it has ended the connection already
 };
 
 std::string AddressText(int family, const void* address, std::uint16_t port) {
@@ -71,8 +72,11 @@ sockaddr_storage AddressOf(kj::AsyncIoStream& stream,
 Far FarEndOf(kj::AsyncIoStream& stream) {
   Far far;
   // Fails for what is no socket, and when the peer has gone already.
-  [[maybe_unused]] auto failed = kj::runCatchingExceptions(
+  auto failed = kj::runCatchingExceptions(
       [&] { far = FarOf(AddressOf(stream, &kj::AsyncIoStream::getpeername)); });
+  KJ_IF_MAYBE (exception, failed) {
+    far.gone = exception->getType() == kj::Exception::Type::DISCONNECTED;
+  }
   return far;
 }
 
@@ -91,7 +95,7 @@ std::optional<std::uint32_t> OwnerOfFarEnd(kj::AsyncIoStream& stream, bool accep
   if (!there || !here) return std::nullopt;
   const std::optional<std::uint32_t> uid = OwnerOfConnected(*there, *here);
   // The other service may not have accepted it yet.
-  return uid || accepted ? uid : OwnerOfListening(*there);
+  return uid || accepted ? uid : OwnerOfListening(*there, *here);
 }
 
 // A peer's own words in an error: "10.0.0.2:4711 <what is wrong>".
@@ -213,6 +217,11 @@ Result<SecuredPeer> PeerSecurity::Parts::AllowPlainText(SecuredPeer peer, bool l
 kj::Promise<Result<SecuredPeer>> PeerSecurity::Parts::Secure(kj::Own<kj::AsyncIoStream> stream,
                                                              std::string known_as, bool accepted) {
   const Far far = FarEndOf(*stream);
+  if (far.gone) {
+    const std::string who = known_as.empty() ? "a peer" : Printable(known_as, kKnownAsMax);
+    return Result<SecuredPeer>(
+        Error(Code::kUnavailable, who + " ended the connection before anything was said"));
+  }
   SecuredPeer peer;
   peer.address = known_as.empty() || known_as == far.text
                      ? far.text

@@ -3,11 +3,15 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <bit>
 #include <cstring>
 #include <sstream>
 #include <string>
+
+#include "ipc/base/fd.h"
 
 namespace headrace::service {
 namespace {
@@ -97,6 +101,72 @@ TEST_F(SocketOwner, IsNotReadFromLinesThatAreCutShort) {
     EXPECT_FALSE(ParseSocketRow(changed).has_value()) << wrong;
   }
 }
+
+// A connection on loopback whose other end nobody has accepted yet, with a socket that listens at
+// one address or, for IPv6 and IPv4, at all.
+class OwnSockets : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    sockaddr_storage bound{};
+    if (GetParam()) {
+      auto& any = reinterpret_cast<sockaddr_in6&>(bound);
+      any.sin6_family = AF_INET6;
+      any.sin6_addr = in6addr_any;
+    } else {
+      auto& one = reinterpret_cast<sockaddr_in&>(bound);
+      one.sin_family = AF_INET;
+      one.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    }
+    listens_ = UniqueFd(::socket(bound.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const auto size = static_cast<socklen_t>(sizeof bound);
+    if (GetParam() && (!listens_ || ::bind(listens_.get(), AsAny(bound), size) != 0)) {
+      GTEST_SKIP() << "no IPv6 here";
+    }
+    if (!GetParam()) {
+      ASSERT_EQ(::bind(listens_.get(), AsAny(bound), size), 0);
+    }
+    ASSERT_EQ(::listen(listens_.get(), 1), 0);
+    sockaddr_storage at = NameOf(listens_.get(), ::getsockname);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons(SocketEndOf(at)->port);
+    connects_ = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::connect(connects_.get(), reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+    here_ = *SocketEndOf(NameOf(connects_.get(), ::getsockname));
+    there_ = *SocketEndOf(NameOf(connects_.get(), ::getpeername));
+  }
+  static sockaddr* AsAny(sockaddr_storage& address) {
+    return reinterpret_cast<sockaddr*>(&address);
+  }
+  static sockaddr_storage NameOf(int fd, int (*get)(int, sockaddr*, socklen_t*)) {
+    sockaddr_storage name{};
+    socklen_t size = sizeof name;
+    EXPECT_EQ(get(fd, AsAny(name), &size), 0);
+    return name;
+  }
+
+  UniqueFd listens_;
+  UniqueFd connects_;
+  SocketEnd here_;
+  SocketEnd there_;
+};
+
+TEST_P(OwnSockets, TheListenersUserIsTheOneToWhomAConnectionGoes) {
+  EXPECT_EQ(OwnerOfConnected(there_, here_), std::nullopt) << "nobody has accepted it";
+  EXPECT_EQ(OwnerOfListening(there_, here_), ::geteuid());
+  const UniqueFd accepted(::accept4(listens_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  ASSERT_TRUE(accepted);
+  EXPECT_EQ(OwnerOfConnected(there_, here_), ::geteuid());
+  EXPECT_EQ(OwnerOfConnected(here_, there_), ::geteuid());
+  listens_ = UniqueFd();
+  EXPECT_EQ(OwnerOfListening(there_, here_), std::nullopt);
+  EXPECT_EQ(OwnerOfConnected(there_, here_), ::geteuid());
+}
+
+INSTANTIATE_TEST_SUITE_P(At, OwnSockets, testing::Bool(), [](const auto& test) {
+  return std::string(test.param ? "EveryAddress" : "OneAddress");
+});
 
 }  // namespace
 }  // namespace headrace::service
