@@ -68,20 +68,27 @@ void Leases::End(SessionId session, bool orderly, Code code, const std::string& 
   }
 }
 
-Status Leases::ReserveMemory(SessionId session, std::uint64_t bytes) {
-  Status status = quotas_.ReserveMemory(session, bytes);
+Status Leases::ReserveMemory(SessionId session, std::uint64_t bytes, std::string_view what) {
+  Status status = quotas_.ReserveMemory(session, bytes, what);
   if (!status) CountRefusal();
   on_used_();
   return status;
 }
 
-void Leases::BookMemory(SessionId session, std::uint64_t bytes) {
-  quotas_.BookMemory(session, bytes);
+void Leases::ReleaseMemory(SessionId session, std::uint64_t bytes) {
+  quotas_.ReleaseMemory(session, bytes);
   on_used_();
 }
 
-void Leases::ReleaseMemory(SessionId session, std::uint64_t bytes) {
-  quotas_.ReleaseMemory(session, bytes);
+Status Leases::ReserveSegment(SessionId session, std::uint64_t bytes) {
+  Status status = quotas_.ReserveSegment(session, bytes);
+  if (!status) CountRefusal();
+  on_used_();
+  return status;
+}
+
+void Leases::ReleaseSegment(SessionId session, std::uint64_t bytes) {
+  quotas_.ReleaseSegment(session, bytes);
   on_used_();
 }
 

@@ -82,13 +82,13 @@ class Leases {
   // Says something to people; `uid` whose doing it is, which bounds how often it is shown.
   void ReportEvent(Code code, JobId job, std::string text, std::optional<std::uint32_t> uid = {});
 
-  // Books `bytes` of a segment on the session's uid for as long as the lease lasts, unless they are
-  // given back before; or says why that uid may not have them.
-  Status ReserveMemory(SessionId session, std::uint64_t bytes);
-  // The same for memory of the service's own that it has allocated for the session, which nobody
-  // can refuse any more.
-  void BookMemory(SessionId session, std::uint64_t bytes);
+  // Books `bytes`, of `what` ("tensors"), on the session's uid for as long as the lease lasts,
+  // unless they are given back before; or says why that uid may not have them.
+  Status ReserveMemory(SessionId session, std::uint64_t bytes, std::string_view what);
   void ReleaseMemory(SessionId session, std::uint64_t bytes);
+  // The same for a segment, of which a uid may have so many only.
+  Status ReserveSegment(SessionId session, std::uint64_t bytes);
+  void ReleaseSegment(SessionId session, std::uint64_t bytes);
 
   // `notice` is called whenever what a uid has has changed.
   void OnUsed(std::function<void()> notice) { on_used_ = std::move(notice); }

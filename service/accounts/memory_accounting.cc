@@ -14,6 +14,7 @@ namespace headrace::service {
 namespace {
 
 constexpr std::size_t kTensorNameMax = 255;
+constexpr std::uint64_t kTensorCopies = 2;  // here and in dispatch
 
 Error Wrong(std::string text) { return Error(Code::kInvalidArgument, std::move(text)); }
 
@@ -158,7 +159,13 @@ Result<TensorId> MemoryAccounting::NumberTensors(std::size_t count) {
 
 void MemoryAccounting::PlaceTensors(TensorId first, std::span<const Tensor> tensors) {
   HR_CHECK(first.value + tensors.size() <= tensors_.size(), first.value, tensors.size());
-  std::copy(tensors.begin(), tensors.end(), tensors_.begin() + first.value);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    Tensor& place = tensors_[first.value + i];
+    // Something is there if the client released numbers that it had guessed, before these came.
+    names_bytes_ -= place.name.size();
+    place = tensors[i];
+    names_bytes_ += place.name.size();
+  }
 }
 
 Result<TensorId> MemoryAccounting::AddTensors(std::span<const Tensor> tensors) {
@@ -176,11 +183,33 @@ void MemoryAccounting::Claim(std::size_t first, std::size_t count) {
   HR_CHECK(tensors_count_ <= taken_.size() && taken_.size() <= kTensorsMax, tensors_count_);
 }
 
-void MemoryAccounting::RestoreTensors(TensorId first, std::uint32_t count) {
-  Claim(first.value, count);
+std::uint64_t MemoryAccounting::HeldBytes() const {
+  return kTensorCopies * (tensors_.size() * sizeof(Tensor) + names_bytes_);
+}
+
+std::uint64_t MemoryAccounting::HeldBytesWith(std::span<const Tensor> more) const {
+  const std::size_t places = std::max(tensors_.size(), FindRoom(more.size()) + more.size());
+  std::uint64_t names = names_bytes_;
+  for (const Tensor& tensor : more) names += tensor.name.size();
+  return kTensorCopies * (places * sizeof(Tensor) + names);
 }
 
 Status MemoryAccounting::RemoveTensors(TensorId first, std::uint32_t count) {
+  if (Status status = CheckRemoval(first, count); !status) return status;
+  for (std::size_t id = first.value; id < std::size_t{first.value} + count; ++id) {
+    taken_[id] = false;
+    if (id >= tensors_.size()) continue;  // numbered, and not placed yet
+    HR_CHECK(names_bytes_ >= tensors_[id].name.size(), id, names_bytes_);
+    names_bytes_ -= tensors_[id].name.size();
+    tensors_[id] = Tensor{};
+  }
+  while (!taken_.empty() && !taken_.back()) taken_.pop_back();
+  HR_CHECK(tensors_count_ >= count, tensors_count_, count);
+  tensors_count_ -= count;
+  return {};
+}
+
+Status MemoryAccounting::CheckRemoval(TensorId first, std::uint32_t count) const {
   if (count == 0) return Wrong("no tensors were named");
   // Bounded by what is registered, whatever count says.
   for (std::uint64_t id = first.value; id < std::uint64_t{first.value} + count; ++id) {
@@ -194,10 +223,6 @@ Status MemoryAccounting::RemoveTensors(TensorId first, std::uint32_t count) {
                       id));
     }
   }
-  std::fill_n(taken_.begin() + first.value, count, false);
-  while (!taken_.empty() && !taken_.back()) taken_.pop_back();
-  HR_CHECK(tensors_count_ >= count, tensors_count_, count);
-  tensors_count_ -= count;
   return {};
 }
 

@@ -44,10 +44,15 @@ class MemoryAccounting {
   Status CheckTensors(std::span<const Tensor> tensors, std::size_t index) const;
   Result<TensorId> NumberTensors(std::size_t count);
   void PlaceTensors(TensorId first, std::span<const Tensor> tensors);
-  // The whole range must be registered, and nothing of it be of the layout.
+  // The whole range must be registered, and nothing of it be of the layout. CheckRemoval says so
+  // and removes nothing.
   Status RemoveTensors(TensorId first, std::uint32_t count);
-  // Takes a successful RemoveTensors back.
-  void RestoreTensors(TensorId first, std::uint32_t count);
+  Status CheckRemoval(TensorId first, std::uint32_t count) const;
+
+  // Bytes that the service holds for the session's tensors, here and in dispatch: the places that
+  // were ever taken, and names. And what it would hold with these registered, too.
+  std::uint64_t HeldBytes() const;
+  std::uint64_t HeldBytesWith(std::span<const Tensor> more) const;
 
   // All tensors, for whoever frees them; the session has ended.
   std::vector<Tensor> ReleaseTensors() { return std::exchange(tensors_, {}); }
@@ -84,7 +89,8 @@ class MemoryAccounting {
   std::map<std::uint32_t, Segment> segments_;
   std::uint64_t segment_bytes_ = 0;
   std::vector<bool> taken_;      // by tensor id; ends with the highest that is taken
-  std::vector<Tensor> tensors_;  // by id; what is not taken is what it was last
+  std::vector<Tensor> tensors_;  // by id; empty where nothing is taken; never shrinks
+  std::uint64_t names_bytes_ = 0;
   std::uint32_t layout_first_ = 0;
   std::uint32_t layout_count_ = 0;  // 0: there is none
   std::size_t tensors_count_ = 0;

@@ -32,37 +32,32 @@ void Quotas::Close(SessionId session) {
   HR_CHECK(usage != uids_.end() && usage->second.sessions > 0, found->second.uid);
   HR_CHECK(usage->second.memory >= found->second.memory, found->second.uid, usage->second.memory);
   usage->second.memory -= found->second.memory;
+  SubtractSegments(found->second.uid, usage->second, found->second.segments);
   if (--usage->second.sessions == 0) uids_.erase(usage);
   sessions_.erase(found);
 }
 
 std::uint64_t Quotas::MemoryLimit(std::uint32_t uid) const {
   if (limits_.memory != 0) return limits_.memory;
-  return uid == 0 || uid == limits_.service_uid ? 0 : limits_.memory_of_others;
+  return IsExempt(uid) ? 0 : limits_.memory_of_others;
 }
 
-Status Quotas::ReserveMemory(SessionId session, std::uint64_t bytes) {
+Status Quotas::ReserveMemory(SessionId session, std::uint64_t bytes, std::string_view what) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return {};
-  const Usage& usage = uids_.at(found->second.uid);
+  Usage& usage = uids_.at(found->second.uid);
   const std::uint64_t limit = MemoryLimit(found->second.uid);
   // Without a sum that could overflow.
   if (limit != 0 && (usage.memory > limit || bytes > limit - usage.memory)) {
     return Error(
         Code::kExhausted,
-        fmt::format("a segment of {} bytes beside the {} that uid {} has on this node; it may have "
-                    "{} (memory_per_uid): release segments, or ask the operator for more",
-                    bytes, usage.memory, found->second.uid, limit));
+        fmt::format("{} of {} bytes beside the {} that uid {} has on this node; it may have {} "
+                    "(memory_per_uid): release segments, or ask the operator for more",
+                    what, bytes, usage.memory, found->second.uid, limit));
   }
-  BookMemory(session, bytes);
-  return {};
-}
-
-void Quotas::BookMemory(SessionId session, std::uint64_t bytes) {
-  const auto found = sessions_.find(session);
-  if (found == sessions_.end()) return;
-  uids_.at(found->second.uid).memory += bytes;
+  usage.memory += bytes;
   found->second.memory += bytes;
+  return {};
 }
 
 void Quotas::ReleaseMemory(SessionId session, std::uint64_t bytes) {
@@ -72,6 +67,54 @@ void Quotas::ReleaseMemory(SessionId session, std::uint64_t bytes) {
   HR_CHECK(uids_.at(found->second.uid).memory >= booked, found->second.uid, booked);
   found->second.memory -= booked;
   uids_.at(found->second.uid).memory -= booked;
+}
+
+Status Quotas::CheckSegments(std::uint32_t uid, const Usage& usage) const {
+  if (IsExempt(uid)) return {};
+  if (limits_.segments_of_others != 0 && usage.segments >= limits_.segments_of_others) {
+    return Error(Code::kExhausted,
+                 fmt::format("uid {} has {} segments on this node and may have no more, an eighth "
+                             "of the service's mappings (vm.max_map_count): register fewer and "
+                             "larger ones, or ask the operator for more",
+                             uid, usage.segments));
+  }
+  if (limits_.segments_of_all_others != 0 &&
+      segments_of_others_ >= limits_.segments_of_all_others) {
+    return Error(Code::kExhausted,
+                 fmt::format("all users together have {} segments on this node and may have no "
+                             "more, half of the service's mappings (vm.max_map_count): wait, or "
+                             "ask the operator for more",
+                             segments_of_others_));
+  }
+  return {};
+}
+
+void Quotas::SubtractSegments(std::uint32_t uid, Usage& usage, std::uint64_t count) {
+  HR_CHECK(usage.segments >= count, uid, usage.segments, count);
+  usage.segments -= count;
+  if (IsExempt(uid)) return;
+  HR_CHECK(segments_of_others_ >= count, segments_of_others_, count);
+  segments_of_others_ -= count;
+}
+
+Status Quotas::ReserveSegment(SessionId session, std::uint64_t bytes) {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return {};
+  Usage& usage = uids_.at(found->second.uid);
+  if (Status status = CheckSegments(found->second.uid, usage); !status) return status;
+  if (Status status = ReserveMemory(session, bytes, "a segment"); !status) return status;
+  ++usage.segments;
+  ++found->second.segments;
+  if (!IsExempt(found->second.uid)) ++segments_of_others_;
+  return {};
+}
+
+void Quotas::ReleaseSegment(SessionId session, std::uint64_t bytes) {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end() || found->second.segments == 0) return;
+  ReleaseMemory(session, bytes);
+  --found->second.segments;
+  SubtractSegments(found->second.uid, uids_.at(found->second.uid), 1);
 }
 
 }  // namespace headrace::service

@@ -1,5 +1,5 @@
-// What each uid may have of this service at a time, and has: sessions and bytes of segments. Pure;
-// the rpc thread only.
+// What each uid may have of this service at a time, and has: sessions, segments, and bytes of these
+// and of what the service holds for it. Pure; the rpc thread only.
 //
 // A limit that the operator sets holds for everybody, root included. Without one, root and the
 // service's own user have none, and the others what is left to them by default.
@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <string_view>
 
 #include "ipc/base/ids.h"
 #include "ipc/base/result.h"
@@ -20,8 +21,10 @@ struct QuotaLimits {
   std::uint64_t sessions = 0;
   std::uint64_t memory = 0;  // bytes
   // By default, and so not of root and `service_uid`:
-  std::uint64_t memory_of_others = 0;  // where `memory` is 0
-  bool share_ranks = false;            // see RankShares in rank_table.h
+  std::uint64_t memory_of_others = 0;        // where `memory` is 0
+  std::uint64_t segments_of_others = 0;      // of one uid: each is a mapping of the service
+  std::uint64_t segments_of_all_others = 0;  // of all of them together
+  bool share_ranks = false;                  // see RankShares in rank_table.h
   std::uint32_t service_uid = 0;
 };
 
@@ -36,12 +39,12 @@ class Quotas {
   // With all that is booked on it; what is not open is ignored.
   void Close(SessionId session);
 
-  // Books `bytes` of a segment, or says why not. Of a session that is not open nothing is booked.
-  Status ReserveMemory(SessionId session, std::uint64_t bytes);
-  // Books memory that the service has allocated for the session already, beyond the quota if it
-  // must be: the uid then gets no more until it is below it again.
-  void BookMemory(SessionId session, std::uint64_t bytes);
+  // Books `bytes`, of `what`, or says why not. Of a session that is not open nothing is booked.
+  Status ReserveMemory(SessionId session, std::uint64_t bytes, std::string_view what);
   void ReleaseMemory(SessionId session, std::uint64_t bytes);
+  // The same for one segment of `bytes`.
+  Status ReserveSegment(SessionId session, std::uint64_t bytes);
+  void ReleaseSegment(SessionId session, std::uint64_t bytes);
 
   std::size_t uids_count() const { return uids_.size(); }
 
@@ -49,6 +52,7 @@ class Quotas {
   struct Usage {
     std::uint64_t sessions = 0;
     std::uint64_t memory = 0;
+    std::uint64_t segments = 0;
   };
   const std::map<std::uint32_t, Usage>& usages() const { return uids_; }
   std::uint64_t SessionLimit() const { return limits_.sessions; }
@@ -58,10 +62,16 @@ class Quotas {
   struct Account {
     std::uint32_t uid = 0;
     std::uint64_t memory = 0;
+    std::uint64_t segments = 0;
   };
+
+  bool IsExempt(std::uint32_t uid) const { return uid == 0 || uid == limits_.service_uid; }
+  Status CheckSegments(std::uint32_t uid, const Usage& usage) const;
+  void SubtractSegments(std::uint32_t uid, Usage& usage, std::uint64_t count);
 
   QuotaLimits limits_;
   std::map<std::uint32_t, Usage> uids_;  // those with open sessions
+  std::uint64_t segments_of_others_ = 0;
   std::map<SessionId, Account> sessions_;
 };
 

@@ -56,6 +56,14 @@ MemoryFound FindOwnMemory() {
   return FindMemory(machine, ReadOr("/proc/self/cgroup"), ReadOr);
 }
 
+std::uint64_t FindMappingsMax() {
+  constexpr std::uint64_t kKernelsDefault = 65530;
+  const std::string text = ReadOr("/proc/sys/vm/max_map_count");
+  std::uint64_t count = 0;
+  std::from_chars(text.data(), text.data() + text.size(), count);
+  return count != 0 ? count : kKernelsDefault;
+}
+
 // 0 would be no limit at all.
 std::uint64_t DefaultMemoryPerUid(const MemoryFound& memory) {
   return std::max<std::uint64_t>(memory.bytes - memory.bytes / 4, 1);

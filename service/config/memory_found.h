@@ -28,6 +28,10 @@ MemoryFound FindOwnMemory();
 // What one uid may hand over by default: three quarters of it.
 std::uint64_t DefaultMemoryPerUid(const MemoryFound& memory);
 
+// How many mappings the service may have (vm.max_map_count); the kernel's default where it is not
+// known.
+std::uint64_t FindMappingsMax();
+
 // "three quarters of the 128 GiB that ... allows", for the log.
 std::string DescribeDefaultMemory(const MemoryFound& memory);
 

@@ -423,6 +423,11 @@ void Dispatch::Handle(const PlanSwitch& message, TimeNs now) {
   if (job != nullptr) parts_->flow.AcceptSwitch(*job, message, now);
 }
 
+void Dispatch::Handle(const ResidualsRefused& message, TimeNs now) {
+  if (const Reading* const from = FindReading(message.session); from != nullptr)
+    parts_->flow.FailGradients(*from->job, {message.code, message.cause}, now);
+}
+
 void Dispatch::Handle(const SteerJob& message, TimeNs now) {
   Job* job = FindJob(message.job);
   if (job != nullptr) parts_->commands.Steer(*job, message.steering, now);
@@ -436,10 +441,6 @@ void Dispatch::Handle(const StageWaits& message, TimeNs) {
 
 // As a Pong.
 void Dispatch::Handle(LaneAnswered message, TimeNs) { rpc_.TrySend(std::move(message)); }
-
-void Dispatch::Handle(const QuotaRefused& message, TimeNs) {
-  board_.counters.quota_refusals += message.times;
-}
 
 void Dispatch::Handle(ScratchMade message, TimeNs now) {
   Job* job = FindJob(message.job);

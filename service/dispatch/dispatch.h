@@ -98,10 +98,11 @@ class Dispatch final : public Actor {
   void Handle(const SetLayout& message, TimeNs now);
   void Handle(const PlanOffer& message, TimeNs now);
   void Handle(const PlanSwitch& message, TimeNs now);
+  void Handle(const ResidualsRefused& message, TimeNs now);
   void Handle(const SteerJob& message, TimeNs now);
   void Handle(const StageWaits& message, TimeNs now);
   void Handle(LaneAnswered message, TimeNs now);
-  void Handle(const QuotaRefused& message, TimeNs now);
+  void Handle(const QuotaRefused& m, TimeNs /*now*/) { board_.counters.quota_refusals += m.times; }
   void Handle(ScratchMade message, TimeNs now);
   void Handle(SendNotices message, TimeNs now);
   void Handle(const ReceivePosted& message, TimeNs now);

@@ -121,6 +121,13 @@ struct PlanSwitch {
 struct QuotaRefused {
   std::uint64_t times = 0;
 };
+// The user of the session may not have the memory that ResidualsAllocated told of: the job's
+// gradients cannot go on.
+struct ResidualsRefused {
+  SessionId session;
+  Code code = Code::kExhausted;
+  std::string cause{};
+};
 // The answer to AskStage, while the stage is open.
 struct StageWaits {
   std::uint8_t lane = 0;
@@ -152,6 +159,6 @@ using DispatchMessage =
     std::variant<OpenSession, AddSegment, RemoveSegment, AddTensors, RemoveTensors, CloseSession,
                  Ping, Drain, StageEnded, LaneFacts, LaneMoved, JobForming, JobFormed, JobFailed,
                  RankLeft, SetLayout, PlanOffer, PlanSwitch, SteerJob, StageWaits, LaneAnswered,
-                 QuotaRefused, ScratchMade, SendNotices, ReceivePosted>;
+                 QuotaRefused, ResidualsRefused, ScratchMade, SendNotices, ReceivePosted>;
 
 }  // namespace headrace::service

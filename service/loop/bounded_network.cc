@@ -61,6 +61,7 @@ class BoundedNetwork::BoundedConnection final : public capnp::TwoPartyVatNetwork
         }
         break;
     }
+    network_.open_calls_count_ = calls_;
     const std::size_t unread = network_.inner_.getCurrentQueueSize();
     if (calls_ <= kCallsMax && unread <= kUnreadBytesMax) return;
     Disconnect(

@@ -51,6 +51,9 @@ class BoundedNetwork final : public capnp::TwoPartyVatNetworkBase {
   kj::Maybe<kj::Own<Connection>> connect(capnp::rpc::twoparty::VatId::Reader host) override;
   kj::Promise<kj::Own<Connection>> accept() override;
 
+  // Calls of the other end that are not finished, on the connection that was counted last.
+  std::size_t open_calls_count() const { return open_calls_count_; }
+
  private:
   class BoundedConnection;
 
@@ -61,6 +64,7 @@ class BoundedNetwork final : public capnp::TwoPartyVatNetworkBase {
   MessagePacer& pace_;
   MessageBytes message_bytes_;
   Disconnect disconnect_;
+  std::size_t open_calls_count_ = 0;
 };
 
 }  // namespace headrace::service

@@ -205,14 +205,24 @@ kj::Promise<void> Bootstrap::attach(AttachContext context) {
     Answer(context, status.error());
     return kj::READY_NOW;
   }
+  // Each holds descriptors and a mapping for as long as other nodes take to answer.
+  if (client_->attaching) {
+    Answer(context, Error(Code::kBusy,
+                          "another attach of this connection is not answered yet: "
+                          "connect once for each rank"));
+    return kj::READY_NOW;
+  }
+  client_->attaching = true;
   auto channel = CopyDescriptor(params.getRequest().getChannel(), "channel");
   auto doorbell = CopyDescriptor(params.getRequest().getDoorbell(), "doorbell");
-  return channel.then([this, context, bell = kj::mv(doorbell)](Result<UniqueFd> memory) mutable {
-    return bell.then([this, context, memory = kj::mv(memory)](Result<UniqueFd> event) mutable {
-      return FinishAttach(context,
-                          Read(context.getParams().getRequest(), kj::mv(memory), kj::mv(event)));
-    });
-  });
+  return channel
+      .then([this, context, bell = kj::mv(doorbell)](Result<UniqueFd> memory) mutable {
+        return bell.then([this, context, memory = kj::mv(memory)](Result<UniqueFd> event) mutable {
+          return FinishAttach(
+              context, Read(context.getParams().getRequest(), kj::mv(memory), kj::mv(event)));
+        });
+      })
+      .attach(kj::defer([client = kj::addRef(*client_)]() mutable { client->attaching = false; }));
 }
 
 void Bootstrap::Answer(AttachContext& context, const Result<SessionIdentity>& identity) {

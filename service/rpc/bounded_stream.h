@@ -19,8 +19,11 @@
 namespace headrace::service {
 
 inline constexpr std::uint64_t kEarlyMessageBytesMax = 65536;  // before a session
-inline constexpr std::size_t kDescriptorsOfACall = 2;          // more are booked on the uid
-inline constexpr auto kMessageTime = 10 * kj::SECONDS;         // from its first byte to its last
+// A message brings descriptors only while fewer calls of its connection are open: a library has
+// three that wait for news, one that asks, and the one that brings them.
+inline constexpr std::size_t kCallsWithDescriptorsMax = 6;
+inline constexpr std::size_t kDescriptorsOfACall = 2;   // more are booked on the uid
+inline constexpr auto kMessageTime = 10 * kj::SECONDS;  // from its first byte to its last
 inline constexpr auto kIdleTimeWithoutSession = 60 * kj::SECONDS;
 
 class BoundedStream final : public kj::AsyncCapabilityStream {

@@ -26,6 +26,7 @@ struct Client : public kj::Refcounted {
   bool surplus;
   // The connection carries at most one open session.
   SessionId session;
+  bool attaching = false;  // a call to attach is not answered yet
   int refusals_reported = 0;
   // Number of a client that asks who is left of a job; 0: none. `quorum_lost` is called once, when
   // the connection is gone.

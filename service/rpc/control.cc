@@ -1,4 +1,5 @@
 #include "service/rpc/control.h"
+#include "service/rpc/bounded_stream.h"
 
 #include <fmt/format.h>
 #include <kj/async-unix.h>
@@ -23,8 +24,10 @@ namespace {
 constexpr auto kRetryDelay = 10 * kj::MILLISECONDS;
 // What uids have is shown that much later, so that it costs little however fast it changes.
 constexpr auto kShowDelay = 100 * kj::MILLISECONDS;
-// A connection costs its socket and the doorbell, and for the time of a call what it carries.
-constexpr std::uint64_t kDescriptorsPerConnection = 4;
+// A connection costs its socket and the doorbell, and for the time of its calls what they carry and
+// a copy of that for the one that attaches.
+constexpr std::uint64_t kDescriptorsPerConnection =
+    2 + kDescriptorsOfACall * (kCallsWithDescriptorsMax + 1);
 constexpr std::uint64_t kDescriptorsOfOurs = 64;
 // Other services say goodbye within that time.
 constexpr TimeNs kGoodbyeMax = 400 * kMillisecond;
@@ -220,6 +223,14 @@ int Control::Run(Supervisor supervisor) {
 void Control::Handle(const Pong& message) {
   dispatch_.Handle(message);
   probe_.Handle(message);
+}
+
+void Control::Handle(const ResidualsAllocated& message) {
+  if (const Status booked = leases_.ReserveMemory(message.session, message.bytes, "residuals");
+      !booked) {
+    dispatch_.SendReliably(
+        ResidualsRefused{message.session, booked.error().code(), booked.error().text()});
+  }
 }
 
 void Control::Handle(const SessionBroken& message) {

@@ -88,9 +88,7 @@ class Control final : private kj::TaskSet::ErrorHandler {
   void Handle(SegmentRemoved message) { dispatch_.Handle(std::move(message)); }
   void Handle(const Pong& message);
   void Handle(const SessionBroken& message);
-  void Handle(const ResidualsAllocated& message) {
-    leases_.BookMemory(message.session, message.bytes);
-  }
+  void Handle(const ResidualsAllocated& message);
   void Handle(Drained /*message*/) { shutdown_.OnDrained(); }
   void Handle(const LaneAnswered& message) { probe_.Handle(message); }
   void Handle(const PartAnswered& message) { probe_.Handle(message); }

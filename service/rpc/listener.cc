@@ -57,6 +57,9 @@ struct Connection {
 
   BoundedStream::Allowance Allowed() const {
     const bool has_session = client->session != SessionId{};
+    if (bounded.open_calls_count() >= kCallsWithDescriptorsMax) {
+      return {.has_session = has_session, .descriptors = 0};
+    }
     return {.has_session = has_session,
             .descriptors = has_session ? descriptors_max : kDescriptorsOfACall};
   }

@@ -45,7 +45,8 @@ struct SessionBroken {
   bool evicted = false;
 };
 // The service holds `bytes` of memory for what encodings leave out of the job's gradients, since no
-// rank has room for it. They are booked on this session, the job's first here.
+// rank has room for it. They are booked on this session, the job's first here; answered by
+// ResidualsRefused where its user may not have so much.
 struct ResidualsAllocated {
   SessionId session;
   std::uint64_t bytes = 0;

@@ -22,6 +22,8 @@ namespace {
 
 // Tensors that are read, checked or handed on before others have their turn: about a millisecond.
 constexpr std::uint32_t kTensorsPerTurn = SlowRelease::kTensorsPerTurn;
+// What the tensors of every session may make the service hold without being booked on its user.
+constexpr std::uint64_t kTensorBytesFree = std::uint64_t{256} << 10;
 
 Tensor ReadTensor(schema::TensorSpec::Reader spec) {
   const auto name = spec.getName();
@@ -164,7 +166,7 @@ Result<SegmentId> SessionServer::Reserve(std::uint64_t size, std::uint64_t bytes
   if (Status status = ports_.leases.Check(session_); !status) return status.error();
   const Result<SegmentId> id = memory_.ReserveSegment(size, bytes, kind);
   if (!id) return id;
-  if (Status status = ports_.leases.ReserveMemory(session_, bytes); !status) {
+  if (Status status = ports_.leases.ReserveSegment(session_, bytes); !status) {
     memory_.EraseSegment(*id);
     return status.error();
   }
@@ -192,7 +194,7 @@ Result<SegmentId> SessionServer::Add(SegmentId id, Result<SegmentMemory> memory)
 }
 
 void SessionServer::Erase(SegmentId id) {
-  ports_.leases.ReleaseMemory(session_, memory_.BytesOf(id));
+  ports_.leases.ReleaseSegment(session_, memory_.BytesOf(id));
   memory_.EraseSegment(id);
 }
 
@@ -277,16 +279,26 @@ kj::Promise<Result<TensorId>> SessionServer::AddAll(kj::Own<Registration> regist
   Registration& all = *registration;
   Status status = ports_.leases.Check(session_);
   if (status && !all.first) {
+    if (status = BookTensors(memory_.HeldBytesWith(all.tensors)); !status) {
+      return Result<TensorId>(status.error());
+    }
     const Result<TensorId> first = memory_.NumberTensors(all.tensors.size());
-    if (!first) return first;
+    if (!first) {
+      RebookTensors();
+      return first;
+    }
     all.first = *first;
   }
   if (status) status = AddSlice(all);
   if (!status) {
     RollBack(all);
+    RebookTensors();
     return Result<TensorId>(status.error());
   }
-  if (all.done == all.tensors.size()) return Result<TensorId>(*all.first);
+  if (all.done == all.tensors.size()) {
+    RebookTensors();
+    return Result<TensorId>(*all.first);
+  }
   return ports_.timer.afterDelay(0 * kj::NANOSECONDS)
       .then([this, kept = kj::mv(registration)]() mutable { return AddAll(kj::mv(kept)); });
 }
@@ -309,6 +321,25 @@ Status SessionServer::AddSlice(Registration& registration) {
   return {};
 }
 
+Status SessionServer::BookTensors(std::uint64_t held_bytes) {
+  const std::uint64_t wanted = std::max(held_bytes, kTensorBytesFree) - kTensorBytesFree;
+  if (wanted > tensor_bytes_booked_) {
+    const std::uint64_t more = wanted - tensor_bytes_booked_;
+    if (Status status = ports_.leases.ReserveMemory(session_, more, "tensors"); !status) {
+      return status;
+    }
+  } else {
+    ports_.leases.ReleaseMemory(session_, tensor_bytes_booked_ - wanted);
+  }
+  tensor_bytes_booked_ = wanted;
+  return {};
+}
+
+void SessionServer::RebookTensors() {
+  const Status booked = BookTensors(memory_.HeldBytes());
+  HR_CHECK(booked.ok(), memory_.HeldBytes(), tensor_bytes_booked_);
+}
+
 void SessionServer::RollBack(const Registration& registration) {
   if (!registration.first) return;
   const auto count = static_cast<std::uint32_t>(registration.tensors.size());
@@ -325,11 +356,16 @@ kj::Promise<void> SessionServer::releaseTensors(ReleaseTensorsContext context) {
   const TensorId first{context.getParams().getFirst()};
   const std::uint32_t count = context.getParams().getCount();
   Status status = ports_.leases.Check(session_);
-  if (status) status = memory_.RemoveTensors(first, count);
+  if (status) status = memory_.CheckRemoval(first, count);
   if (status &&
       !ports_.dispatch.Send(RemoveTensors{.session = session_, .first = first, .count = count})) {
-    memory_.RestoreTensors(first, count);
     status = Behind();
+  }
+  if (status) {
+    status = memory_.RemoveTensors(first, count);
+    HR_CHECK(status.ok(), first.value, count);
+    // Those of a registration under way are booked, and not all of them are in their places yet.
+    if (slow_call_ == nullptr) RebookTensors();
   }
   if (!status) Refuse(context.getResults().initRefusal(), status.error().Within("release tensors"));
   return kj::READY_NOW;

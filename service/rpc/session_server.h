@@ -73,6 +73,11 @@ class SessionServer final : public schema::Session::Server {
   kj::Promise<Result<TensorId>> AddAll(kj::Own<Registration> registration);
   Status AddSlice(Registration& registration);
   void RollBack(const Registration& registration);
+  // Books on the session's user what its tensors make the service hold, beyond what each session
+  // may have anyway. Less than before is never refused.
+  Status BookTensors(std::uint64_t held_bytes);
+  // To what they hold now, which is not more than what is booked.
+  void RebookTensors();
   // The segment is gone, or never came to be.
   void Erase(SegmentId id);
   struct LayoutRequest {
@@ -94,6 +99,7 @@ class SessionServer final : public schema::Session::Server {
   SessionId session_;
   SessionPorts ports_;
   MemoryAccounting memory_;
+  std::uint64_t tensor_bytes_booked_ = 0;
   const char* slow_call_ = nullptr;
   bool asked_lateness_ = false;
   bool asked_stopping_ = false;

@@ -156,9 +156,33 @@ TEST(MemoryAccounting, RemovesOnlyRangesThatAreRegistered) {
   EXPECT_EQ(memory.tensors_count(), 4U);
   ASSERT_TRUE(memory.RemoveTensors(TensorId{2}, 2).ok());
   EXPECT_EQ(memory.tensors_count(), 2U);
-  memory.RestoreTensors(TensorId{2}, 2);
-  EXPECT_EQ(memory.tensors_count(), 4U);
-  EXPECT_TRUE(memory.RemoveTensors(TensorId{0}, 4).ok());
+  EXPECT_TRUE(memory.CheckRemoval(TensorId{0}, 2).ok());
+  EXPECT_EQ(memory.tensors_count(), 2U);
+  EXPECT_TRUE(memory.RemoveTensors(TensorId{0}, 2).ok());
+}
+
+TEST(MemoryAccounting, CountsWhatTensorsMakeTheServiceHold) {
+  MemoryAccounting memory;
+  Mapped(memory, kPage);
+  EXPECT_EQ(memory.HeldBytes(), 0U);
+  Tensor plain = In(0, 0, 1);
+  plain.name.clear();
+  Tensor named = plain;
+  named.name = std::string(200, 'n');
+  const std::vector<Tensor> some(3, named);
+  const std::uint64_t expected = memory.HeldBytesWith(some);
+  EXPECT_EQ(expected, 2 * 3 * (sizeof(Tensor) + 200));
+  ASSERT_TRUE(memory.AddTensors(some).ok());
+  EXPECT_EQ(memory.HeldBytes(), expected);
+  ASSERT_TRUE(memory.RemoveTensors(TensorId{1}, 2).ok());
+  EXPECT_EQ(memory.HeldBytes(), expected - 2 * 2 * 200) << "places stay, names go";
+  EXPECT_EQ(memory.HeldBytesWith(std::vector(2, plain)), memory.HeldBytes());
+  // Numbers that were released before their tensors came.
+  const TensorId first = memory.NumberTensors(2).value();
+  ASSERT_TRUE(memory.RemoveTensors(first, 2).ok());
+  memory.PlaceTensors(first, std::vector(2, named));
+  ASSERT_TRUE(memory.AddTensors(std::vector(2, plain)).ok());
+  EXPECT_EQ(memory.HeldBytes(), expected - 2 * 2 * 200);
 }
 
 }  // namespace

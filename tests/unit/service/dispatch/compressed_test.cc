@@ -137,6 +137,23 @@ TEST(Compressed, ResidualsThatTheServiceKeepsAreBookedOnTheFirstRankOnce) {
   EXPECT_TRUE(exact.cluster.node(0).rpc().Of<service::ResidualsAllocated>().empty());
 }
 
+TEST(Compressed, TheJobFailsOnAllNodesWhereAUserMayNotHaveResiduals) {
+  CompressedFleet fleet(Codec::kInt8);
+  fleet.Iterate();
+  HandDrivenNode& node = fleet.cluster.node(1);
+  node.Send(service::ResidualsRefused{SessionId{99}});  // it has left meanwhile
+  fleet.cluster.Advance(kSecond);
+  EXPECT_TRUE(node.peers().Of<service::JobFailed>().empty());
+  node.Send(service::ResidualsRefused{fleet.clients[2]->id(), Code::kExhausted,
+                                      "residuals of 8 bytes beside the 8"});
+  PostGradient(*fleet.clients[2], *fleet.layout, 0);
+  fleet.cluster.Advance(kSecond);
+  ExpectFailed(*fleet.clients[2], 4, Code::kExhausted, {"residuals of 8 bytes"});
+  const auto failed = node.peers().Of<service::JobFailed>();
+  ASSERT_EQ(failed.size(), 1U);
+  EXPECT_EQ(failed[0]->code, Code::kExhausted);
+}
+
 TEST(Compressed, WhatIsLeftOutComesWithLaterIterations) {
   constexpr int kIterations = 30;
   for (const std::uint32_t rails : {1U, 3U}) {
@@ -211,7 +228,7 @@ TEST(Compressed, WhatIsLeftOutComesWithTheFirstExactSum) {
   }
 }
 
-// Of an epoch before, or loaded: the plan in force encodes nothing.
+// The residual is that of an earlier epoch, or was loaded: the plan in force encodes nothing.
 TEST(Compressed, WhatARankHasKeptComesWithTheFirstIteration) {
   constexpr std::uint64_t kResiduals = (kElementsInAll * sizeof(float) + 63) / 64 * 64;
   CompressedFleet fleet(Codec::kNone, 1, kResiduals);

@@ -46,7 +46,7 @@ TEST(Quotas, RootIsNotExempt) {
   Quotas quotas({.sessions = 1, .memory = 100});
   quotas.Open(SessionId{1}, 0);
   ExpectExhausted(quotas.CheckSession(0), "uid 0 has 1 sessions");
-  ExpectExhausted(quotas.ReserveMemory(SessionId{1}, 101), "(memory_per_uid)");
+  ExpectExhausted(quotas.ReserveMemory(SessionId{1}, 101, "a segment"), "(memory_per_uid)");
 }
 
 TEST(Quotas, DefaultsHoldForOthersThanRootAndTheServicesUser) {
@@ -54,14 +54,15 @@ TEST(Quotas, DefaultsHoldForOthersThanRootAndTheServicesUser) {
   quotas.Open(SessionId{1}, 0);
   quotas.Open(SessionId{2}, 998);
   quotas.Open(SessionId{3}, 65534);
-  EXPECT_TRUE(quotas.ReserveMemory(SessionId{1}, 1 << 30).ok());
-  EXPECT_TRUE(quotas.ReserveMemory(SessionId{2}, 1 << 30).ok());
-  EXPECT_TRUE(quotas.ReserveMemory(SessionId{3}, 100).ok());
-  ExpectExhausted(quotas.ReserveMemory(SessionId{3}, 1), "it may have 100 (memory_per_uid)");
+  EXPECT_TRUE(quotas.ReserveMemory(SessionId{1}, 1 << 30, "a segment").ok());
+  EXPECT_TRUE(quotas.ReserveMemory(SessionId{2}, 1 << 30, "a segment").ok());
+  EXPECT_TRUE(quotas.ReserveMemory(SessionId{3}, 100, "a segment").ok());
+  ExpectExhausted(quotas.ReserveMemory(SessionId{3}, 1, "a segment"),
+                  "it may have 100 (memory_per_uid)");
   // One that the operator has set replaces them.
   Quotas set({.memory = 50, .memory_of_others = 100, .service_uid = 998});
   set.Open(SessionId{1}, 0);
-  ExpectExhausted(set.ReserveMemory(SessionId{1}, 51), "it may have 50");
+  ExpectExhausted(set.ReserveMemory(SessionId{1}, 51, "a segment"), "it may have 50");
 }
 
 TEST(Quotas, MemoryIsTheSumOfAllSessionsOfAUid) {
@@ -69,37 +70,44 @@ TEST(Quotas, MemoryIsTheSumOfAllSessionsOfAUid) {
   quotas.Open(SessionId{1}, 1000);
   quotas.Open(SessionId{2}, 1000);
   quotas.Open(SessionId{3}, 1001);
-  EXPECT_TRUE(quotas.ReserveMemory(SessionId{1}, 60).ok());
-  ExpectExhausted(quotas.ReserveMemory(SessionId{2}, 41),
+  EXPECT_TRUE(quotas.ReserveMemory(SessionId{1}, 60, "a segment").ok());
+  ExpectExhausted(quotas.ReserveMemory(SessionId{2}, 41, "a segment"),
                   "a segment of 41 bytes beside the 60 that uid 1000 has on this node; it may have "
                   "100 (memory_per_uid)");
-  EXPECT_TRUE(quotas.ReserveMemory(SessionId{2}, 40).ok()) << "what was refused was not booked";
-  EXPECT_TRUE(quotas.ReserveMemory(SessionId{3}, 100).ok());
+  EXPECT_TRUE(quotas.ReserveMemory(SessionId{2}, 40, "a segment").ok())
+      << "what was refused was not booked";
+  EXPECT_TRUE(quotas.ReserveMemory(SessionId{3}, 100, "a segment").ok());
   quotas.ReleaseMemory(SessionId{1}, 10);
-  ExpectExhausted(quotas.ReserveMemory(SessionId{2}, 11), "beside the 90");
+  ExpectExhausted(quotas.ReserveMemory(SessionId{2}, 11, "a segment"), "beside the 90");
   quotas.Close(SessionId{1});
-  EXPECT_TRUE(quotas.ReserveMemory(SessionId{2}, 60).ok());
-}
-
-TEST(Quotas, WhatTheServiceHoldsForASessionCountsEvenBeyondTheLimit) {
-  Quotas quotas({.memory = 100});
-  quotas.Open(SessionId{1}, 1000);
-  EXPECT_TRUE(quotas.ReserveMemory(SessionId{1}, 60).ok());
-  quotas.BookMemory(SessionId{1}, 60);
-  quotas.BookMemory(SessionId{2}, 60);  // it has left meanwhile
-  EXPECT_EQ(quotas.usages().at(1000).memory, 120U);
-  ExpectExhausted(quotas.ReserveMemory(SessionId{1}, 1), "beside the 120 that uid 1000 has");
-  quotas.Close(SessionId{1});
-  quotas.Open(SessionId{3}, 1000);
-  EXPECT_TRUE(quotas.ReserveMemory(SessionId{3}, 100).ok()) << "all went with the session";
+  EXPECT_TRUE(quotas.ReserveMemory(SessionId{2}, 60, "a segment").ok());
 }
 
 TEST(Quotas, SumsThatWouldOverflowAreRefused) {
   Quotas quotas({.memory = UINT64_MAX - 1});
   quotas.Open(SessionId{1}, 1);
-  EXPECT_TRUE(quotas.ReserveMemory(SessionId{1}, UINT64_MAX - 1).ok());
-  EXPECT_FALSE(quotas.ReserveMemory(SessionId{1}, 1).ok());
-  EXPECT_FALSE(quotas.ReserveMemory(SessionId{1}, UINT64_MAX).ok());
+  EXPECT_TRUE(quotas.ReserveMemory(SessionId{1}, UINT64_MAX - 1, "a segment").ok());
+  EXPECT_FALSE(quotas.ReserveMemory(SessionId{1}, 1, "a segment").ok());
+  EXPECT_FALSE(quotas.ReserveMemory(SessionId{1}, UINT64_MAX, "a segment").ok());
+}
+
+TEST(Quotas, SegmentsAreSharedAmongUsersAndNotCountedForRoot) {
+  Quotas quotas({.segments_of_others = 2, .segments_of_all_others = 3, .service_uid = 5});
+  for (std::uint64_t session = 1; session <= 4; ++session) {
+    quotas.Open(SessionId{session}, session == 4 ? 0 : 1000 + static_cast<std::uint32_t>(session));
+  }
+  EXPECT_TRUE(quotas.ReserveSegment(SessionId{1}, 10).ok());
+  EXPECT_TRUE(quotas.ReserveSegment(SessionId{1}, 10).ok());
+  ExpectExhausted(quotas.ReserveSegment(SessionId{1}, 10), "uid 1001 has 2 segments");
+  EXPECT_TRUE(quotas.ReserveSegment(SessionId{2}, 10).ok());
+  ExpectExhausted(quotas.ReserveSegment(SessionId{3}, 10), "all users together have 3 segments");
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(quotas.ReserveSegment(SessionId{4}, 10).ok());
+  quotas.ReleaseSegment(SessionId{1}, 10);
+  EXPECT_EQ(quotas.usages().at(1001).memory, 10U);
+  EXPECT_TRUE(quotas.ReserveSegment(SessionId{3}, 10).ok());
+  ExpectExhausted(quotas.ReserveSegment(SessionId{1}, 10), "all users together");
+  quotas.Close(SessionId{3});
+  EXPECT_TRUE(quotas.ReserveSegment(SessionId{1}, 10).ok());
 }
 
 TEST(Quotas, KeepNothingOfWhoIsGone) {
@@ -107,7 +115,7 @@ TEST(Quotas, KeepNothingOfWhoIsGone) {
   for (std::uint64_t i = 1; i <= 1000; ++i) {
     ASSERT_TRUE(quotas.CheckSession(7).ok());
     quotas.Open(SessionId{i}, 7);
-    ASSERT_TRUE(quotas.ReserveMemory(SessionId{i}, 10).ok());
+    ASSERT_TRUE(quotas.ReserveMemory(SessionId{i}, 10, "a segment").ok());
     quotas.Close(SessionId{i});
     quotas.Close(SessionId{i});
     quotas.ReleaseMemory(SessionId{i}, 10);
@@ -190,6 +198,49 @@ TEST_F(QuotaCalls, ASegmentThatIsInUseStaysBooked) {
   ASSERT_EQ(Register(rank).code, Code::kOk);
   EXPECT_EQ(rank.caller->ReleaseSegment(rank.attached.session, 0).code, Code::kBusy);
   EXPECT_EQ(Register(rank).code, Code::kExhausted);
+}
+
+TEST_F(QuotaCalls, ManyTensorsWithLongNamesAreBookedUntilTheyAreReleased) {
+  Begin({.quotas = {.memory = kQuotaSegmentSize + (1 << 20)}});
+  AttachedRank rank = Attach(0);
+  ASSERT_EQ(Register(rank).code, Code::kOk);
+  service::Tensor named;
+  named.count = 1;
+  named.name = std::string(255, 'n');
+  const auto register_some = [&] {
+    return rank.caller->RegisterTensors(rank.attached.session, std::vector(1000, named));
+  };
+  Numbered last = register_some();
+  std::size_t registered = 0;
+  for (; last.code == Code::kOk && registered < 10; ++registered) last = register_some();
+  EXPECT_EQ(last.code, Code::kExhausted);
+  EXPECT_VARYING_TEXT(last.text, "tensors of", "(memory_per_uid)");
+  ASSERT_EQ(registered, 2U);
+  ASSERT_EQ(rank.caller->ReleaseTensors(rank.attached.session, 1000, 1000).code, Code::kOk);
+  EXPECT_EQ(register_some().code, Code::kOk);
+}
+
+TEST_F(QuotaCalls, ResidualsThatTheServiceKeepsCountLikeASegment) {
+  Begin({.quotas = {.memory = 2 * kQuotaSegmentSize}});
+  AttachedRank rank = Attach(0);
+  SessionId session{};
+  ASSERT_TRUE(stand_->dispatch().WaitFor<service::OpenSession>(1));
+  stand_->dispatch().Visit<service::OpenSession>(0, [&session](const service::OpenSession& opened) {
+    session = opened.session->identity().id;
+  });
+  const service::ResidualsAllocated residuals{session, kQuotaSegmentSize};
+  ASSERT_TRUE(stand_->rpc().Send(service::ResidualsAllocated{residuals}));
+  ASSERT_EQ(Register(rank).code, Code::kOk);
+  EXPECT_EQ(Register(rank).code, Code::kExhausted);
+  EXPECT_EQ(stand_->dispatch().Count<service::ResidualsRefused>(), 0U);
+  ASSERT_TRUE(stand_->rpc().Send(service::ResidualsAllocated{residuals}));
+  ASSERT_TRUE(stand_->dispatch().WaitFor<service::ResidualsRefused>(1));
+  stand_->dispatch().Visit<service::ResidualsRefused>(
+      0, [session](const service::ResidualsRefused& refused) {
+        EXPECT_EQ(refused.session, session);
+        EXPECT_EQ(refused.code, Code::kExhausted);
+        EXPECT_VARYING_TEXT(refused.cause, "residuals of", "(memory_per_uid)");
+      });
 }
 
 TEST_F(QuotaCalls, TheBoardShowsWhatAUserHasAndMayHave) {
