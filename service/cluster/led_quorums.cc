@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "ipc/base/check.h"
-#include "service/cluster/fair_drop.h"
 #include "service/cluster/names.h"
+#include "service/session/fair_drop.h"
 #include "transport/transport.h"
 
 namespace headrace::service {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "ipc/base/check.h"
-#include "service/cluster/fair_drop.h"
+#include "service/session/fair_drop.h"
 
 namespace headrace::service {
 

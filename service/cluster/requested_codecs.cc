@@ -3,12 +3,13 @@
 #include <algorithm>
 
 #include "ipc/base/check.h"
+#include "service/session/fair_drop.h"
 
 namespace headrace::service {
 
 void RequestedCodecs::Keep(std::string_view job, std::uint32_t uid, const CodecChoice& choice) {
   Forget(job, uid);
-  if (requests_.size() == kMax) requests_.pop_front();
+  if (requests_.size() == kMax) requests_.erase(OldestOfGreediest(requests_, &Request::uid));
   requests_.push_back({std::string(job), uid, choice});
   HR_CHECK(requests_.size() <= kMax, requests_.size());
 }

@@ -16,7 +16,7 @@ namespace headrace::service {
 
 class RequestedCodecs {
  public:
-  // Beyond that the oldest requests are forgotten.
+  // Beyond that the oldest request of the user that has the most is forgotten.
   static constexpr std::size_t kMax = 256;
 
   void Keep(std::string_view job, std::uint32_t uid, const CodecChoice& choice);

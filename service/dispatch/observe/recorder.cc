@@ -10,6 +10,7 @@
 #include "ipc/board.h"
 #include "service/dispatch/observe/flight_rows.h"
 #include "service/dispatch/observe/rows.h"
+#include "service/session/fair_drop.h"
 #include "transport/codec/block_size.h"
 
 namespace headrace::service {
@@ -120,7 +121,7 @@ void Recorder::CloseJob(const Job& job, TimeNs now) {
   for (const LaneShare& share : record.shares) board_.FreeShareRow(share.board_row);
   record.shares.clear();
   if (job.failed_ns() != 0) {
-    if (lost_.size() == ipc::kJobRowsMax) lost_.pop_front();
+    if (lost_.size() == ipc::kJobRowsMax) lost_.erase(OldestOfGreediest(lost_, &Lost::uid));
     record.recovery.evictions += job.steering.EvictionsCount();
     lost_.push_back({.name = job.name(),
                      .uid = job.owner_uid(),

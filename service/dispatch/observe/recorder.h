@@ -105,7 +105,8 @@ class Recorder {
     bool failed = false;  // the job, before it ended
   };
   std::array<Place, ipc::kFlightJobsMax> places_{};
-  // Jobs that have failed and may go on, the newest last; as many as there are rows.
+  // Jobs that have failed and may go on, the newest last; as many as there are rows. Beyond that
+  // the oldest of the user that has the most is forgotten.
   struct Lost {
     std::string name;
     std::uint32_t uid = 0;

@@ -20,7 +20,7 @@ using service::kPlanTextMax;
 using service::PlanPiece;
 using service::PlanReassembly;
 
-// Of so many blocks of one element each, so that its text is long.
+// A plan whose blocks have one element each: there are many, and its text is long.
 plan::Plan PlanOf(const service::Layout& layout, std::uint32_t version) {
   plan::Plan plan;
   plan.version = version;

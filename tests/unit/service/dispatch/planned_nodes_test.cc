@@ -368,6 +368,29 @@ TEST(PlannedNodes, ALaneIsNotBusyWhileNothingFlows) {
   EXPECT_LT(lane.busy_ns, kSecond);
 }
 
+TEST(PlannedNodes, WhatALossHasCostIsNotForgottenForJobsOfAnotherUser) {
+  HandDrivenNode node;
+  const auto lose = [&node](const JobSpec& job) {
+    std::vector<ClientEnd*> ranks;
+    for (std::uint32_t rank = 0; rank < job.world_size; ++rank) {
+      ranks.push_back(&node.Attach(job, rank));
+    }
+    node.Settle();
+    for (ClientEnd* const rank : ranks) node.Close(*rank, false, "exited or was killed");
+    node.Settle();
+  };
+  JobSpec kept{.id = JobId{1}, .name = "kept", .world_size = 3, .uid = 1000};
+  lose(kept);
+  for (std::uint32_t i = 0; i < 2 * ipc::kJobRowsMax; ++i) {
+    lose({.id = JobId{2 + i}, .name = "other" + std::to_string(i), .world_size = 1, .uid = 65534});
+  }
+  kept.epoch = 2;
+  kept.world_size = 2;
+  node.Attach(kept, 0);
+  node.Settle();
+  EXPECT_EQ(node.JobRow(kept.id)->world_before, 3U);
+}
+
 TEST(PlannedNodes, FailTogetherWhenARankIsLostInAnIteration) {
   PlannedFleet fleet(Ranks{{0}, {1}});
   fleet.AdoptAll(PlanOf(kBlocks), 1);
