@@ -79,9 +79,12 @@ Result<BoardFile> BoardFile::Create(const std::string& path, std::uint32_t mode)
 Result<BoardFile> BoardFile::Fill(int fd, const std::string& fresh, const std::string& path,
                                   std::uint32_t mode) {
   // Allocated, not only sized: on a full file system a store to the mapping would be a SIGBUS.
-  if (const int error = ::posix_fallocate(fd, 0, sizeof(BoardLayout)); error != 0) {
-    return SystemError("allocate board " + fresh, error);
+  int number = ::posix_fallocate(fd, 0, sizeof(BoardLayout));
+  // A new service is worth more than what the last one recorded.
+  if (number == ENOSPC && ::unlink(PreviousBoardPath(path).c_str()) == 0) {
+    number = ::posix_fallocate(fd, 0, sizeof(BoardLayout));
   }
+  if (number != 0) return SystemError("allocate board " + fresh, number);
   if (::fchmod(fd, mode) != 0) return SystemError("set the mode of board " + fresh, errno);
   try {
     bip::mapped_region region(bip::file_mapping(fresh.c_str(), bip::read_write), bip::read_write, 0,

@@ -1,7 +1,10 @@
 // The board: whole rows or none, files that are no board, modes, and a writer stopped in a row.
 #include "ipc/board.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -161,6 +164,39 @@ TEST_F(Board, SaysWhyItCouldNotKeepTheLastOneAndStartsAllTheSame) {
   Result<BoardFile> next = BoardFile::Create(path_, 0600);
   ASSERT_TRUE(next.ok());
   EXPECT_NE(next->notice().find(PreviousBoardPath(path_)), std::string::npos) << next->notice();
+}
+
+// Whether a service starts where there is room for its board and not for the last one's, in a file
+// system that only this process sees. 2: it may not make one.
+int StartsWhereBothDoNotFit(const std::string& folder) {
+  const std::string options = fmt::format("size={}", sizeof(BoardLayout) * 3 / 2);
+  if (::unshare(CLONE_NEWNS) != 0 ||
+      ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("tmpfs", folder.c_str(), "tmpfs", 0, options.c_str()) != 0) {
+    return 2;
+  }
+  const std::string path = folder + "/board";
+  {
+    Result<BoardFile> last = BoardFile::Create(path, 0600);
+    if (!last) return 3;
+    RecordAJob(*last, 5);
+  }
+  if (!std::filesystem::exists(PreviousBoardPath(path))) return 4;
+  return BoardFile::Create(path, 0600).ok() && !std::filesystem::exists(PreviousBoardPath(path));
+}
+
+TEST_F(Board, TakesTheRoomOfTheLastOneWhereBothDoNotFit) {
+  const std::string folder = path_ + ".mount";
+  ASSERT_TRUE(std::filesystem::create_directory(folder));
+  const pid_t service = ::fork();
+  ASSERT_GE(service, 0);
+  if (service == 0) ::_exit(StartsWhereBothDoNotFit(folder));
+  int status = 0;
+  ASSERT_EQ(::waitpid(service, &status, 0), service);
+  std::filesystem::remove(folder);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "no mount namespace without root";
+  EXPECT_EQ(WEXITSTATUS(status), 1);
 }
 
 TEST_F(Board, LeavesNothingBehindWhenItCannotBeMovedIntoPlace) {
