@@ -1,3 +1,11 @@
+// What the service consists of. Members of Daemon::Parts stand in build order, one actor or
+// resource a line; Daemon::Run gives the actors their threads:
+//   hr-data     dispatch, and the lane over shared memory unless it is dedicated (hr-lane0)
+//   hr-mapping  maps and unmaps clients' memory
+//   hr-watch    plans, board, events, the watchdog
+//   hr-gpu0, hr-ucx0, ...  one further lane each
+//   hr-peers, hr-http  event loops of other services and of HTTP clients, from Create on
+//   main        rpc, the event loop of local clients
 #include "service/daemon.h"
 
 #include <fmt/format.h>
@@ -7,7 +15,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -15,14 +22,13 @@
 #include "ipc/board.h"
 #include "service/actor/runner.h"
 #include "service/actor/sleeper.h"
-#include "service/cluster/agreement.h"
 #include "service/cluster/leader_names.h"
 #include "service/config/config_address.h"
 #include "service/config/instance.h"
 #include "service/config/memory_found.h"
 #include "service/daemon_options.h"
+#include "service/daemon_transports.h"
 #include "service/dispatch/dispatch.h"
-#include "service/dispatch/job/block.h"
 #include "service/http/http_thread.h"
 #include "service/lane/lane.h"
 #include "service/log/log_sink.h"
@@ -33,18 +39,10 @@
 #include "service/peers/tls_options.h"
 #include "service/rpc/control.h"
 #include "service/watch/watch.h"
-#include "transport/memory/gpus.h"
-#include "transport/nccl/nccl_transport.h"
-#include "transport/nvlink/nvlink_transport.h"
 #include "transport/probe/codec_probe.h"
 #include "transport/shm/shm_transport.h"
 #ifdef HEADRACE_HAVE_UCX
-#include "transport/exchange/exchange.h"
-#include "transport/nccl/nccl_network.h"
-#include "transport/ucx/devices.h"
 #include "transport/ucx/names.h"
-#include "transport/ucx/signals.h"
-#include "transport/ucx/ucx_rails.h"
 #endif
 
 namespace headrace::service {
@@ -58,11 +56,6 @@ std::uint32_t LaneThreads(const Config& config) {
   return std::max(1U, std::thread::hardware_concurrency());
 }
 
-// Other nodes are met where an address or the role says so.
-bool SpansNodes(const Config& config) {
-  return !config.node_address.empty() || config.role == Role::kServer;
-}
-
 EventSink LogTo(std::shared_ptr<spdlog::logger> log) {
   return [log = std::move(log)](const Event& event) {
     if (event.code == Code::kOk) {
@@ -71,263 +64,6 @@ EventSink LogTo(std::shared_ptr<spdlog::logger> log) {
       log->warn("{}: {}", CodeName(event.code), event.text);
     }
   };
-}
-
-// The node's GPUs and what carries blocks between them; or, without them, why.
-struct GpuSet {
-  std::string missing;  // empty: there are GPUs
-  std::unique_ptr<transport::Gpus> gpus;
-  std::string lane_name;
-  std::unique_ptr<transport::Transport> transport;
-  std::unique_ptr<Sleeper> sleeper;  // of the lane's thread
-};
-
-transport::NcclOptions NcclOptionsOf(const Config& config) {
-  transport::NcclOptions options{.ctas_max = static_cast<std::uint32_t>(config.gpu_ctas)};
-  if (!config.nccl_library.empty()) options.library = config.nccl_library;
-  return options;
-}
-
-Result<std::unique_ptr<transport::Transport>> OpenGpuTransport(const Config& config,
-                                                               const transport::Gpus& gpus,
-                                                               spdlog::logger& log) {
-  if (config.gpu_lane == GpuLaneKind::kNccl) {
-    transport::NcclOptions options = NcclOptionsOf(config);
-    options.on_kernels = [&log](const std::string& reason) {
-      log.info("gpu_lane is nccl, and what NCCL does not take goes by kernels, as now: {}", reason);
-    };
-    auto nccl = transport::NcclTransport::Open(gpus, options);
-    if (!nccl) return nccl.error();
-    return std::unique_ptr<transport::Transport>(std::move(nccl).value());
-  }
-  auto nvlink = transport::NvlinkTransport::Open(
-      gpus, {.ctas = static_cast<std::uint32_t>(config.gpu_ctas),
-             .multicast = config.gpu_multicast == GpuMulticast::kOn,
-             .on_no_multicast = [&log](const std::string& reason) {
-               log.warn("gpu_multicast is on, but GPUs sum by kernels: {}", reason);
-             }});
-  if (!nvlink) return nvlink.error();
-  return std::unique_ptr<transport::Transport>(std::move(nvlink).value());
-}
-
-Result<GpuSet> OpenGpuSet(const Config& config, spdlog::logger& log) {
-  GpuSet set;
-  const std::string library =
-      config.cuda_library.empty() ? std::string(transport::kCudaLibrary) : config.cuda_library;
-  Result<std::unique_ptr<transport::Gpus>> gpus = transport::Gpus::Open(library);
-  if (!gpus) return gpus.error();
-  set.gpus = std::move(gpus).value();
-  set.lane_name = fmt::format("{}0", Name(config.gpu_lane));
-  Result<std::unique_ptr<transport::Transport>> opened = OpenGpuTransport(config, *set.gpus, log);
-  if (!opened) return opened.error().Within(fmt::format("open lane {}", set.lane_name));
-  set.transport = std::move(opened).value();
-  Result<std::unique_ptr<Sleeper>> sleeper = Sleeper::Create();
-  if (!sleeper) return sleeper.error();
-  set.sleeper = std::move(sleeper).value();
-  return set;
-}
-
-// As the configuration wants it: without GPUs the service does everything else.
-Result<GpuSet> FindGpus(const Config& config, spdlog::logger& log) {
-  if (config.gpu == GpuUse::kOff) {
-    return GpuSet{.missing = "its configuration has gpu = off: set gpu = auto and start it again",
-                  .gpus = nullptr,
-                  .lane_name = {},
-                  .transport = nullptr,
-                  .sleeper = nullptr};
-  }
-  Result<GpuSet> set = OpenGpuSet(config, log);
-  if (set) {
-    for (const transport::CudaDevice& gpu : set->gpus->devices()) {
-      if (Status fits = CheckGpuFits(config, gpu); !fits) return fits.error();
-      log.info("{}", GpuText(gpu));
-    }
-    return set;
-  }
-  if (config.gpu == GpuUse::kOn) return set.error().Within("use GPUs (gpu = on)");
-  log.info("no GPUs are used: {}", set.error().text());
-  GpuSet none;
-  none.missing = set.error().text();
-  return none;
-}
-
-// The lane between GPUs, on a thread of its own: it asks GPUs how far they are, again and again.
-struct GpuLane {
-  GpuLane(std::uint8_t index, GpuSet& set, Dispatch& dispatch)
-      : waker(*set.sleeper),
-        lane(index, set.lane_name, *set.transport, waker, *set.sleeper, dispatch.inbox()) {}
-
-  LaneWaker waker;
-  Lane lane;
-};
-
-#ifdef HEADRACE_HAVE_UCX
-// What a lane between nodes is built on, in build order: a thread's sleeper, the wire, what sums
-// over it, and, where the lane is a GPU's own, NCCL in front of that.
-struct Rail {
-  std::string name;
-  std::unique_ptr<Sleeper> sleeper;
-  std::unique_ptr<transport::UcxRails> wire;
-  std::unique_ptr<transport::Exchange> exchange;
-  std::unique_ptr<transport::NcclNetwork> nccl;  // null: no GPU's
-
-  transport::NetworkTransport& network() const {
-    if (nccl) return *nccl;
-    return *exchange;
-  }
-};
-
-// `devices`: the lane's own, then those that stand in for it.
-Result<Rail> OpenRail(const Config& config, std::size_t index,
-                      const std::vector<std::string>& devices) {
-  Rail rail;
-  rail.name = fmt::format("ucx{}", index);
-  transport::UcxOptions options;
-  options.leave_at_end = true;
-  if (!config.network_transports.empty()) options.transports = config.network_transports;
-  auto wire = transport::UcxRails::Open(options, devices);
-  if (!wire) return wire.error().Within(fmt::format("open lane {}", rail.name));
-  rail.wire = std::move(wire).value();
-  Result<std::unique_ptr<Sleeper>> sleeper = Sleeper::Create();
-  if (!sleeper) return sleeper.error();
-  rail.sleeper = std::move(sleeper).value();
-  for (const int fd : rail.wire->event_fds()) {
-    if (Status status = rail.sleeper->WatchLevel(fd); !status) {
-      return status.error().Within(fmt::format("listen to lane {}", rail.name));
-    }
-  }
-  rail.exchange =
-      std::make_unique<transport::Exchange>(rail.wire->wire(), rail.wire->OptionsOf(rail.name));
-  return rail;
-}
-
-// Lanes between nodes that are a GPU's own: number g is that of GPU g. The name of what is wrong,
-// and the remedy, where there cannot be as many.
-Result<std::size_t> CountGpuLanes(const Config& config, const GpuSet& gpus) {
-  if (config.gpu_network != GpuNetwork::kNccl) return std::size_t{0};
-  constexpr std::string_view kRemedy = "or set gpu_network to staged";
-  if (gpus.gpus == nullptr) {
-    return Error(Code::kUnavailable, fmt::format("gpu_network is nccl, and this service uses no "
-                                                 "GPUs: {}; mend that, {}",
-                                                 gpus.missing, kRemedy));
-  }
-  const std::size_t count = gpus.gpus->count();
-  if (count <= kRailsMax) return count;
-  return Error(Code::kUnavailable,
-               fmt::format("gpu_network is nccl, which takes a lane between nodes for each GPU: "
-                           "there are {} GPUs, and at most {} lanes; show the service fewer by "
-                           "CUDA_VISIBLE_DEVICES, {}",
-                           count, kRailsMax, kRemedy));
-}
-
-Status OpenNccl(const Config& config, const transport::Gpus& gpus, std::size_t index, Rail& rail) {
-  transport::NcclNetworkOptions options;
-  options.device = static_cast<transport::CuDevice>(index);
-  options.nccl = NcclOptionsOf(config);
-  auto nccl = transport::NcclNetwork::Open(*rail.exchange, gpus, options);
-  if (!nccl) {
-    return nccl.error().Within(
-        fmt::format("open lane {} for GPU {} (gpu_network = nccl; staged does without NCCL)",
-                    rail.name, index));
-  }
-  rail.nccl = std::move(nccl).value();
-  return {};
-}
-
-// The devices of node_address, if that is an address: lanes listen only where the service does.
-// All devices if it is every interface, of none, or missing (role = server needs none).
-std::string DevicesOfNode(const Config& config) {
-  if (config.node_address.empty()) return "";
-  const Result<HostPort> address = ParseListenAddress(config.node_address);
-  return address ? transport::DevicesAt(address->host) : "";
-}
-
-// One for each device, and for GPUs beyond that, with lanes of their own, again over the same ones.
-Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& gpus) {
-  std::vector<Rail> rails;
-  if (!SpansNodes(config)) return rails;
-  transport::RestoreSignalHandlers();
-  Result<std::vector<std::string>> devices = ParseRails(config.rails);
-  if (!devices) return devices.error();
-  if (devices->empty()) devices->push_back(DevicesOfNode(config));
-  const Result<std::size_t> gpu_lanes = CountGpuLanes(config, gpus);
-  if (!gpu_lanes) return gpu_lanes.error();
-  for (std::size_t i = 0; i < std::max(devices->size(), *gpu_lanes); ++i) {
-    Result<Rail> rail = OpenRail(config, i, RailsOfLane(*devices, i));
-    if (!rail) return rail.error();
-    if (i < *gpu_lanes) {
-      if (Status opened = OpenNccl(config, *gpus.gpus, i, *rail); !opened) return opened.error();
-    }
-    rails.push_back(std::move(rail).value());
-  }
-  return rails;
-}
-
-// A lane between nodes and all it stands on, in build order.
-struct NodeLane {
-  NodeLane(std::uint8_t index, Rail made, Dispatch& dispatch, InboxWriter<PeersMessage>& peers)
-      : rail(std::move(made)),
-        waker(*rail.sleeper),
-        lane(index, rail.name, rail.network(), waker, *rail.sleeper, dispatch.inbox(), peers) {}
-  // The transport before the lane, whose measurements of links move bytes of the lane's own: until
-  // the exchange is gone a device may be at them.
-  ~NodeLane() {
-    rail.nccl.reset();
-    rail.exchange.reset();
-  }
-  NodeLane(const NodeLane&) = delete;
-  NodeLane& operator=(const NodeLane&) = delete;
-
-  Rail rail;
-  LaneWaker waker;
-  Lane lane;
-};
-#else
-struct Rail {};
-Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& /*gpus*/) {
-  if (!SpansNodes(config)) return std::vector<Rail>{};
-  return Error(Code::kUnavailable,
-               "node_address or role asks for other nodes, and this headraced was built without "
-               "UCX: install libucx-dev and build again");
-}
-#endif
-
-// What blocks travel by, which is opened before anything else is built on it.
-struct Transports {
-  GpuSet gpus;
-  std::vector<Rail> rails;
-};
-
-Result<Transports> OpenTransports(const Config& config, spdlog::logger& log) {
-  Result<GpuSet> gpus = FindGpus(config, log);
-  if (!gpus) return gpus.error();
-  Result<std::vector<Rail>> rails = OpenRails(config, *gpus);
-  if (!rails) return rails.error();
-  return Transports{.gpus = std::move(gpus).value(), .rails = std::move(rails).value()};
-}
-
-// What other nodes must know and believe of this one.
-Status CheckMeeting(const Config& config) {
-  const PeerOptions options = PeerOptionsOf(config, 0);
-  if (Status status = CheckTlsFiles(SecurityOptionsOf(options)); !status) return status;
-  if (config.role != Role::kServer) return {};
-  const LeaderNames names{.node_name = options.node_name,
-                          .address = options.address,
-                          .port = 0,
-                          .peers = options.peers};
-  const Result<std::string> leader = names.At(options.rendezvous);
-  return leader ? Status() : Status(leader.error());
-}
-
-// One that is taken while the service runs is that service's, as far as this can tell.
-Status CheckPorts(const Config& config, bool runs) {
-  for (const auto& [key, address] : {std::pair("node_address", &config.node_address),
-                                     std::pair("http_address", &config.http_address)}) {
-    if (address->empty()) continue;
-    const Status status = CheckListenAt(key, *address);
-    if (!status && !(runs && status.code() == Code::kBusy)) return status;
-  }
-  return {};
 }
 
 // The inboxes of the actors that live in event loops, which are built last.
@@ -371,13 +107,13 @@ struct Daemon::Parts {
         dispatch(*data_sleeper(), *data_sleeper(), *inboxes.rpc, *inboxes.peers, watch.inbox(),
                  mapper.inbox(), board.layout()),
         lane_waker(*lane_sleeper()),
-        shm(LaneThreads(config), lane_waker),
-        lane(0, "shm0", shm, lane_waker, *lane_sleeper(), dispatch.inbox()) {
+        shm_transport(LaneThreads(config), lane_waker),
+        shm_lane(0, "shm0", shm_transport, lane_waker, *lane_sleeper(), dispatch.inbox()) {
     std::vector<LanePort> ports{{.name = "shm0",
-                                 .transport = std::string(shm.capabilities().name),
-                                 .threads = shm.capabilities().threads,
+                                 .transport = std::string(shm_transport.capabilities().name),
+                                 .threads = shm_transport.capabilities().threads,
                                  .credit_bytes = config.credit_bytes,
-                                 .inbox = &lane.inbox()}};
+                                 .inbox = &shm_lane.inbox()}};
     if (gpus.gpus != nullptr) {
       AddGpuLane(config, ports);
       gpus.gpus->OnBroken(
@@ -508,8 +244,8 @@ struct Daemon::Parts {
   Mapper mapper;
   Dispatch dispatch;
   LaneWaker lane_waker;
-  transport::ShmTransport shm;
-  Lane lane;
+  transport::ShmTransport shm_transport;
+  Lane shm_lane;
   std::unique_ptr<GpuLane> gpu_lane;  // null without GPUs
 #ifdef HEADRACE_HAVE_UCX
   std::vector<std::unique_ptr<NodeLane>> node_lanes;
@@ -551,6 +287,34 @@ Result<std::unique_ptr<Daemon>> Daemon::Create(const Config& config,
   return std::unique_ptr<Daemon>(new Daemon(std::move(parts)));
 }
 
+namespace {
+
+// What other nodes must know and believe of this one.
+Status CheckMeeting(const Config& config) {
+  const PeerOptions options = PeerOptionsOf(config, 0);
+  if (Status status = CheckTlsFiles(SecurityOptionsOf(options)); !status) return status;
+  if (config.role != Role::kServer) return {};
+  const LeaderNames names{.node_name = options.node_name,
+                          .address = options.address,
+                          .port = 0,
+                          .peers = options.peers};
+  const Result<std::string> leader = names.At(options.rendezvous);
+  return leader ? Status() : Status(leader.error());
+}
+
+// One that is taken while the service runs is that service's, as far as this can tell.
+Status CheckPorts(const Config& config, bool runs) {
+  for (const auto& [key, address] : {std::pair("node_address", &config.node_address),
+                                     std::pair("http_address", &config.http_address)}) {
+    if (address->empty()) continue;
+    const Status status = CheckListenAt(key, *address);
+    if (!status && !(runs && status.code() == Code::kBusy)) return status;
+  }
+  return {};
+}
+
+}  // namespace
+
 Status Daemon::Check(const Config& config, std::shared_ptr<spdlog::logger> log) {
   const Result<bool> runs = Instance::Check(config.socket_path, config.board_path);
   if (!runs) return runs.error();
@@ -567,13 +331,13 @@ Daemon::~Daemon() = default;
 int Daemon::Run(Supervisor supervisor) {
   const bool dedicated = parts_->lane_sleeper() != parts_->data_sleeper();
   std::vector<Actor*> data{&parts_->dispatch};
-  if (!dedicated) data.push_back(&parts_->lane);
+  if (!dedicated) data.push_back(&parts_->shm_lane);
   const Runner watch_thread("hr-watch", {&parts_->watch}, *parts_->watch_sleeper(), 0);
   const Runner mapping_thread("hr-mapping", {&parts_->mapper}, *parts_->mapping_sleeper(), 0);
   const Runner data_thread("hr-data", std::move(data), *parts_->data_sleeper(), parts_->spin_ns);
   std::unique_ptr<Runner> lane_thread;
   if (dedicated) {
-    lane_thread = std::make_unique<Runner>("hr-lane0", std::vector<Actor*>{&parts_->lane},
+    lane_thread = std::make_unique<Runner>("hr-lane0", std::vector<Actor*>{&parts_->shm_lane},
                                            *parts_->lane_sleeper(), parts_->spin_ns);
   }
   std::unique_ptr<Runner> gpu_thread;

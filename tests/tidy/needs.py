@@ -198,7 +198,7 @@ def programs_of(text: str) -> Iterator[str]:
 def _own_modules(tree: Tree) -> set[str]:
     files = {path.split("/")[-1][:-3] for path in tree if path.endswith(".py")}
     packages = {path.split("/")[-2] for path in tree if path.endswith("/__init__.py")}
-    # Of packages below packages only the outermost can be imported by its name.
+    # Only the outermost of nested packages can be imported by its name.
     inner = {
         path.split("/")[-2]
         for path in tree
@@ -297,7 +297,7 @@ def _installed(packages: set[str]) -> list[str]:
 
 
 def always_there_is_so() -> Findings:
-    """Of ALWAYS_THERE, what dpkg knows as neither essential nor required."""
+    """The names in ALWAYS_THERE that dpkg knows as neither essential nor required."""
     asked = subprocess.run(
         ["dpkg-query", "-W", "-f", "${Package} ${Essential} ${Priority}\n", *sorted(ALWAYS_THERE)],
         capture_output=True, text=True, check=False,
