@@ -100,9 +100,7 @@ Result<LinkId> RailWire::Connect(const std::string& address, std::uint64_t key,
       break;
     }
     if (!refused) refused = link.error();
-    peer.causes[*rail] = link.error().text();
-    peer.health.OnFailed(*rail, now_);
-    peers_.CheckLater(peer);
+    FailRail(peer_id, *rail, link.error().text());
   }
   if (!peer.health.active()) {
     if (peer.links_count == 0) peers_.Release(peer_id);

@@ -16,6 +16,7 @@ class SimulatedNetwork::SimulatedWire final : public Wire {
   const std::string& name() const { return name_; }
   bool vanished() const { return vanished_; }
   void Vanish() { vanished_ = true; }
+  void Refuse() { refuses_ = true; }
   std::size_t staging_count() const { return staging_.size(); }
 
   const std::string& address() const override { return address_; }
@@ -56,6 +57,7 @@ class SimulatedNetwork::SimulatedWire final : public Wire {
   std::string name_;
   std::string address_;
   bool vanished_ = false;
+  bool refuses_ = false;
   std::vector<News> news_;
   std::vector<std::vector<std::byte>> staging_;
 };

@@ -55,6 +55,8 @@ void SimulatedNetwork::Vanish(const std::string& name, Silence silence) {
   }
 }
 
+void SimulatedNetwork::Refuse(const std::string& name) { wires_[IndexOf(name)]->Refuse(); }
+
 void SimulatedNetwork::Dam(const std::string& from, const std::string& to) {
   ways_[{IndexOf(from), IndexOf(to)}].dammed = true;
 }

@@ -26,6 +26,7 @@ Result<LinkId> SimulatedNetwork::SimulatedWire::Connect(const std::string& addre
                                                         std::uint16_t /*member*/) {
   for (const auto& wire : network_.wires_) {
     if (wire->address() != address) continue;
+    if (wire->refuses_) return Error(Code::kUnavailable, address + " refuses connections");
     const std::size_t peer = wire->index_;
     network_.links_.push_back({.wire = index_, .peer = peer, .key = key});
     return static_cast<LinkId>(network_.links_.size() - 1);

@@ -67,6 +67,8 @@ class SimulatedNetwork {
   void Mend(const std::string& one, const std::string& other);
   // The node is gone, in the middle of whatever it did; its wire does nothing any more.
   void Vanish(const std::string& name, Silence silence);
+  // Whoever connects to that wire from now on is refused at once; links that are there stay.
+  void Refuse(const std::string& name);
   // Nothing leaves `from` for `to` until it flows again, as if `to` did not read: sends stay open.
   void Dam(const std::string& from, const std::string& to);
   void LetFlow(const std::string& from, const std::string& to);

@@ -278,6 +278,33 @@ TEST_F(RailWirePair, TakesAnothersNumberWithOtherRailsForAnotherPeer) {
   EXPECT_EQ(a_.owner.sent, (Sends{{1, Code::kOk}}));
 }
 
+TEST_F(RailWirePair, MovesOtherLinksWhenANewOneIsRefusedOnTheirRail) {
+  network_.Refuse("b");
+  ASSERT_TRUE(a_.wire.Connect(b_.wire.address(), kKey + 1, 1));
+  RunFor(10 * kMillisecond);
+  ASSERT_EQ(a_.owner.moves.size(), 1U);
+  EXPECT_NE(a_.owner.moves[0].cause.find("refuses connections"), std::string::npos);
+  Send(1, kLarge);
+  RunFor(10 * kMillisecond);
+  EXPECT_EQ(a_.owner.sent, (Sends{{1, Code::kOk}}));
+}
+
+TEST_F(RailWirePair, FailsOtherLinksWhenANewOneIsRefusedOnEveryRail) {
+  Send(1, kLarge);
+  network_.Refuse("b");
+  network_.Refuse("b1");
+  const Result<LinkId> refused = a_.wire.Connect(b_.wire.address(), kKey + 1, 1);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kUnavailable);
+  RunFor(10 * kMillisecond);
+  EXPECT_EQ(a_.owner.sent, (Sends{{1, Code::kPeerLost}}));
+  ASSERT_EQ(a_.owner.failed.size(), 1U);
+  EXPECT_NE(a_.owner.failed[0].find("; over "), std::string::npos);
+  a_.wire.Close(to_b_);
+  RunFor(kMillisecond);
+  EXPECT_EQ(a_.wire.links_count(), 0U);
+}
+
 TEST_F(RailWirePair, ReportsTheLinkAsFailedWhenNoRailIsLeft) {
   Send(1, kLarge);
   b_is_gone_ = true;
