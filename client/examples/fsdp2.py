@@ -40,7 +40,7 @@ def make_model() -> torch.nn.Sequential:
 
 
 def digest(model: torch.nn.Module) -> str:
-    """Of the whole parameters, which all ranks gather."""
+    """A hash of the whole parameters, which all ranks gather."""
     whole = hashlib.sha256()
     for parameter in model.parameters():
         whole.update(parameter.full_tensor().detach().numpy().tobytes())

@@ -44,7 +44,7 @@ LETTERS = 256
 
 
 class Attention(torch.nn.Module):
-    """Of each letter to those before it."""
+    """Attention of each letter to those before it."""
 
     def __init__(self, width: int, heads: int, context: int) -> None:
         super().__init__()

@@ -176,7 +176,7 @@ void Follower::ReportRefused(const RankRefused& message, const std::string& caus
       message.world_size > transport::kMembersMax) {
     return;
   }
-  // From above, where JobIds never come to.
+  // Counted down from the largest number, which JobIds never reach.
   const std::uint32_t number = kServerNumbers - ++refused_reported_;
   Job& job = jobs_.all()[number];
   job.number = job.group = number;

@@ -42,7 +42,7 @@ std::string DescribeCodecs(const plan::Plan& plan, std::size_t gradients_count) 
   return text;
 }
 
-// Each once.
+// Lists each codec once.
 std::vector<Codec> CodecsIn(const std::vector<CodecChoice>& choices) {
   std::vector<Codec> codecs;
   const auto add = [&codecs](const Codec& codec) {

@@ -109,7 +109,7 @@ struct Wait {
 
 // What a lane lets in.
 struct LaneTerms {
-  // A number stands for a lane between nodes with that credit.
+  // From `credit` alone: a lane between nodes.
   LaneTerms(std::uint64_t credit, bool own = false) : credit_bytes(credit), own_pace(own) {}
 
   std::uint64_t credit_bytes;  // that a job may have in flight on it

@@ -59,7 +59,7 @@ def runs_of(codecs: Sequence[str], quick: bool) -> list[tuple[str, str, str, int
 
 
 def merge(wanted: Sequence[tuple[str, str, str, int]], ranks: list[list[dict]]) -> list[Run]:
-    """Of what each rank wrote."""
+    """The curves that the ranks wrote."""
     return [
         Run(
             model, optimizer, codec,

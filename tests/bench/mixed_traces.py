@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 TRACES = HERE.parents[1] / "client" / "profiles" / "traces"
 PROFILE = HERE.parents[1] / "client" / "profiles" / "published" / "bert_base.json"
 MICROBATCHES = 4
-# Of a layer's input: a batch of 64 sequences of 64 tokens, 768 wide, in two bytes.
+# A layer's input: a batch of 64 sequences of 64 tokens, 768 wide, two bytes each.
 ACTIVATION_BYTES = 64 * 64 * 768 * 2
 
 Step = dict[str, Any]

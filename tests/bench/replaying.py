@@ -43,7 +43,7 @@ class Case:
 
     @property
     def communication_s(self) -> float:
-        """Of all gradients at once: what the busiest link carries one way, at its rate. A node sends
+        """The time of all gradients at once: what the busiest link carries one way, at its rate. A node sends
         servers all it has and gets it back; a server gets its share of every node's."""  # fmt: skip
         shares = max(1.0, self.nodes / self.servers) if self.servers else 2 * (self.nodes - 1) / self.nodes
         sent = shares * self.model.bytes
@@ -155,12 +155,12 @@ class RunningCase:
 
 
 def slowest(ranks: list[dict]) -> list[float]:
-    """Of each iteration, the time of the rank for which it was longest."""
+    """The time of each iteration on the rank for which it was longest."""
     return [max(times) for times in zip(*(rank["iterations_s"] for rank in ranks), strict=True)]
 
 
 def cost_line(rank: dict) -> dict | None:
-    """Of the lane between nodes: the one that has one."""
+    """The figures of the lane between nodes: one rank has them."""
     known = [lane for lane in rank["lanes"] if lane["bytes_per_s"] is not None]
     return known[-1] if known else None
 

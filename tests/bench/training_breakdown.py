@@ -105,7 +105,7 @@ def turns_of_last_plan(way: dict) -> list[int]:
 
 
 def breakdown(ways: list[dict], alone: list[dict], case: Any) -> dict[str, Any]:
-    """Of one way, as each rank traced it."""
+    """The parts of one way's iterations, as each rank traced them."""
     plan = ways[0]["plan"]
     pairs = [pairs_of(way["trace"], case.warm_up, case.steps, turns_of_last_plan(ways[0])) for way in ways]
     still = [
@@ -150,7 +150,7 @@ def breakdown(ways: list[dict], alone: list[dict], case: Any) -> dict[str, Any]:
 
 
 def breakdowns(ranks: list[dict], case: Any) -> list[dict[str, Any]]:
-    """Of every way that has a plan under which a turn began and ended."""
+    """The parts for every way that has a plan under which a turn began and ended."""
     by_way = [list(each) for each in zip(*(rank["ways"] for rank in ranks), strict=True)]
     alone = next(each for each in by_way if each[0]["way"] == ALONE)
     return [

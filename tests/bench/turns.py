@@ -19,8 +19,8 @@ from replaying import Case, slowest
 from support.cluster import Cluster, Services
 from support.places import Program
 
-# Of the iterations that count, those from here to there: before, shifts are made; after, the other job
-# may have ended.
+# The share of the iterations that counts: before it shifts are made; after it the other job may have
+# ended.
 FROM, TO = 0.5, 0.9
 
 
@@ -109,7 +109,7 @@ def measure(turns: Turns, build: Path) -> dict:
 
 
 def recovered(result: dict, job: str) -> float | None:
-    """Of what the other job's presence costs, the part that taking turns gives back."""
+    """The part of the other job's cost that taking turns gives back."""
     times = {way: result["iteration_s"][way][job] for way in ("alone", "beside", "with turns")}
     cost = times["beside"] - times["alone"]
     return (times["beside"] - times["with turns"]) / cost if cost > 0 else None

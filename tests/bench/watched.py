@@ -101,7 +101,7 @@ def start_between_nodes(
 def measure(
     ways: list[Way], repetitions: dict[int, int], rounds: int, seconds: float, said: Callable[[str], None]
 ) -> list[dict]:
-    """Of each way and size: the middle of all, and of each round over the plain way's."""
+    """For each way and size: the median of all, and of each round over the plain way's."""
     medians: dict[tuple[str, int], list[float]] = {}
     for index in range(rounds):
         said(f"round {index + 1} of {rounds}")
@@ -144,7 +144,7 @@ class CountedService(Service):
         ]  # fmt: skip
 
     def instructions(self) -> int:
-        """Of all its threads since its start; ends it."""
+        """Instructions of all its threads since its start; ends it."""
         self.stop()
         found = re.search(r"Collected : (\d+)", self.log())
         if found is None:
@@ -153,7 +153,7 @@ class CountedService(Service):
 
 
 def instructions_per_operation(build: Path, address: str | None, size: int, count: int) -> float | None:
-    """Of the whole service in user space; None where valgrind is missing. The difference of runs of
+    """Instructions of the whole service in user space; None where valgrind is missing. The difference of runs of
     different length, so that start and end do not count."""
     if not shutil.which("valgrind"):
         return None

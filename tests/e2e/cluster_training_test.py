@@ -19,7 +19,7 @@ PROGRAM = os.path.join(HERE, "cluster_training.py")
 
 class Training(unittest.TestCase):
     def parameters(self, nodes: int, ranks: int) -> list[numpy.ndarray]:
-        """Of every rank after a training on so many nodes with so many ranks each."""
+        """What every rank has after a training on so many nodes with so many ranks each."""
         with Cluster(nodes=nodes) as cluster:
             folder = os.path.join(cluster.directory, "results")
             os.mkdir(folder)

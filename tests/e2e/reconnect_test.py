@@ -262,7 +262,7 @@ class Trainers:
         self.programs[0].stdin.flush()
 
     def ends(self) -> list[list[str]]:
-        """Of each rank, the last lines that it printed."""
+        """The last lines that each rank printed."""
         said = [program.stdout.read().split("\n")[-3:-1] for program in self.programs]
         for program in self.programs:
             program.wait(timeout=LIMIT_S)

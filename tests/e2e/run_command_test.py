@@ -93,6 +93,7 @@ class Runs(unittest.TestCase):
         environment = {
             **client_environment(),
             "HEADRACE_HEADRACED": os.path.join(service_directory(), "headraced"),
+            "PATH": f"{build_directory()}:{os.environ['PATH']}",
             **changes,
         }
         process = subprocess.Popen(

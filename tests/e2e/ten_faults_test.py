@@ -68,7 +68,7 @@ class TenFaults(join_test.JoinCase):
             time.sleep(0.01)
 
     def world(self) -> int:
-        """Of the job now; 0: none is there."""
+        """The number of the job's ranks now; 0: there is no job."""
         jobs = self.service.ctl_json("jobs")["jobs"]
         return jobs[0]["world_size"] if jobs else 0
 

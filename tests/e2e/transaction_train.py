@@ -98,7 +98,7 @@ class Watched:
         Layout.barrier, Operation.wait = posting, waiting
 
     def hear_nothing(self, of: int) -> None:
-        """Of the averages that this step has posted, while that member lives."""
+        """Waits for no average that this step has posted, while that member lives."""
         self.unheard = {slot.operation.number for slot in self.optimizer._flow.slots} | {NOT_POSTED}
         status = Path(f"/proc/{(self.pids / f'pid{of}').read_text()}/stat")
         wait = Operation.wait

@@ -147,7 +147,7 @@ class Trial {
     if (is_control) {
       header.key = 0;
       header.kind %= 5;
-      // Of wires that there are, and of some that are not.
+      // Some numbers are those of wires that exist, others are not.
       header.operation_count = kFirstWireId + header.operation_count % 4;
       header.position = header.kind == kRailAcknowledgement ? KeyOf(1) : header.position % 16;
       size = act.size % 8 == 0 ? size : 0;

@@ -15,8 +15,8 @@ HERE = Path(__file__).resolve().parent
 # What a machine allows for one command is 600 s; the rest is for finding programs, GPUs and torch.
 CALL_LIMIT_S = 570.0
 
-# Of tests that also run on a double of the driver, those on the real one. A driver does not survive the
-# fork of a death test.
+# Selects, among tests that also run on a double of the driver, those on the real one. A driver does not
+# survive the fork of a death test.
 ON_CUDA_MEMORY = "--gtest_filter=*/cuda*"
 ON_CUDA = "--gtest_filter=*OnCuda*-*DeathTest*"
 # Under compute-sanitizer a thousand module loads take longer than everything else together.

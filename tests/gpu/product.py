@@ -20,7 +20,7 @@ FOR_EVER = 1 << 30
 
 
 def product_ms(a: torch.Tensor, b: torch.Tensor) -> float:
-    """Of one product; the median of some rounds."""
+    """The time of one product; the median of some rounds."""
     if REHEARSAL:
         begin_s = time.perf_counter()
         torch.mm(a, b)

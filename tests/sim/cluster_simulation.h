@@ -122,7 +122,7 @@ class ClusterSimulation {
   void PostWhatIsMissing(Job& job);
   void BreakLine(std::size_t one, std::size_t other);
   void CutRail(std::size_t one, std::size_t other);
-  // Of the rail that this run harms, so that the others are always there.
+  // Only the rail that this run harms, so that the others always work.
   void CutOrMendRail();
 
   // ---- people ----

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint64_t kWarmUpMax = 24;
 constexpr int kPatienceMax = 20'000;
-// Of a job that something has befallen: it may come to its end, and may not.
+// How long a job is awaited to which something has happened: it may end, and may not.
 constexpr int kPatienceWithBlamed = 50;
 constexpr int kPatienceWithDrained = 1000;
 

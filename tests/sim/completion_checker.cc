@@ -175,7 +175,7 @@ std::optional<std::string> CompletionChecker::CheckPosted(JobId job, const Opera
   return std::nullopt;
 }
 
-// Of ranks that have posted it.
+// Among the ranks that have posted it.
 void CompletionChecker::ExpectMessages(Operation& operation, std::uint32_t world_size) {
   const std::size_t size = SizeOf(operation.planned.dtype);
   for (std::uint32_t target = 0; target < world_size; ++target) {

@@ -15,7 +15,7 @@ std::vector<float> FloatsOf(const std::vector<std::byte>& bytes) {
   return floats;
 }
 
-// Of float32 in some order, as a share of all that is added.
+// Rounding of float32 sums in any order, as a share of the sum of absolute values.
 constexpr double kRounding = 1e-6;
 
 }  // namespace

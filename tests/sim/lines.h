@@ -23,7 +23,7 @@ namespace headrace::sim {
 
 class SimulatedService;
 using LineId = std::uint64_t;
-// Of a service from its start to its end; never used again.
+// Names a service from its start to its end; a restarted one has another.
 using Instance = std::uint64_t;
 
 // The end of a line: the service that connected, or the one that it connected to.

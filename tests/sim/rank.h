@@ -72,7 +72,7 @@ class Rank {
   std::size_t open() const { return open_.size(); }
   // Operations of the program that it has posted, which are not all of its records.
   std::uint64_t posted() const { return posted_; }
-  // Of those, the ones that the service has surely read.
+  // How many of those the service has surely read.
   std::size_t OpenAndRead() const;
 
   bool closed = false;     // its lease has ended
@@ -89,7 +89,7 @@ class Rank {
     std::size_t size = 0;
     std::uint32_t timeout_ms = 0;
     TimeNs read_ns = kNever;
-    // Of a send or receive, which is not of the program.
+    // Set for a send or receive, which is not one of the program's collectives.
     Messages* messages = nullptr;
     bool sends = false;
     std::uint32_t message = 0;

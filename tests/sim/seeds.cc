@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kActionsShown = 60;
 
-// Of a walk, where nobody says otherwise.
+// How long new seeds are tried, where nobody says otherwise.
 constexpr TimeNs kExplorationNs = 2 * kSecond;
 
 struct Wanted {

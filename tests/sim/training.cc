@@ -17,7 +17,7 @@ constexpr std::uint64_t kCountMax = 240;
 constexpr std::uint64_t kGapMax = 3;  // elements
 constexpr std::uint32_t kSegment = 2;
 constexpr std::size_t kSegmentSize = 65536;
-// Of one that is large enough to be encoded, and its room for what that leaves out.
+// Elements of a tensor that is large enough to be encoded.
 constexpr std::uint64_t kLargeMin = 4096;
 constexpr std::uint64_t kLargeMax = 4800;
 static_assert(kTensorsMax * (kCountMax + kGapMax) * sizeof(double) +

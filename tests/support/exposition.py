@@ -19,7 +19,7 @@ class Family:
     samples: list[tuple[dict[str, str], float]] = dataclasses.field(default_factory=list)
 
     def value(self, **labels: str) -> float:
-        """Of the one sample that has these labels."""
+        """The value of the one sample that has these labels."""
         found = [number for has, number in self.samples if labels.items() <= has.items()]
         if len(found) != 1:
             raise KeyError(f"{self.name}{labels}: {len(found)} samples")

@@ -116,7 +116,7 @@ class HandDrivenNode {
   RecordingInbox<service::PeersMessage>& peers() { return peers_; }
   WatchTap& watch_tap() { return watch_tap_; }
   ObservedTransport& transport() { return transport_; }
-  // Of the lane between GPUs, which there is if they were given; and what it was given.
+  // The transport of the lane between GPUs, and what it was given; only if there are GPUs.
   DeviceLoopback& gpu_transport() { return *gpu_loopback_; }
   ObservedTransport& observed_gpu_transport() { return *gpu_transport_; }
   bool has_gpus() const { return gpus_ != nullptr; }

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def choose_codecs(
     gradients: Sequence[Gradient], compress: str | Mapping[str, str] | None
 ) -> list[str | None]:
-    """Of each gradient the codec of the last pattern (fnmatch) that its name matches, else "none" if
+    """Returns for each gradient the codec of the last pattern (fnmatch) that its name matches, else "none" if
     it has one dimension, else None: what the layout says. Several that travel as one have that of
     most of their elements.
 

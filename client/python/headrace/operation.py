@@ -71,7 +71,7 @@ class Operation:
 
     @property
     def source(self) -> int:
-        """Of a receive that has ended well: the rank whose send it has taken.
+        """The rank whose send a receive has taken; the receive must have ended well.
 
         Raises Busy while it is open; NotFound when a thousand later operations were posted.
         """

@@ -133,7 +133,7 @@ class Foreign:
     """Memory on a GPU of somebody else's: where it lies, and what keeps it."""
 
     def __init__(self, x: Any) -> None:
-        """Of whatever has ``__cuda_array_interface__``, or of a torch tensor on a GPU."""
+        """Takes whatever has ``__cuda_array_interface__``, or a torch tensor on a GPU."""
         if hasattr(x, "data_ptr"):  # torch: its interface refuses bfloat16 and what needs grad
             if x.device.type != "cuda":
                 raise TypeError(f"the tensor is on {x.device}: only a GPU's memory is shared")

@@ -192,7 +192,7 @@ std::uint64_t Blocks::BlockBytes(const Job& job, const Operation& operation, Tim
   return count <= kBlocksPerOperationMax ? bytes : 0;
 }
 
-// What one of them lacks room for must not wait for the others.
+// Each class in turn, so that one without room does not keep the others waiting.
 void Blocks::Make(Job& job, TimeNs now) {
   MakeOf(job, schedule::TrafficClass::kReceived, now);
   MakeOf(job, schedule::TrafficClass::kPaired, now);

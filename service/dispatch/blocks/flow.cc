@@ -25,7 +25,7 @@ constexpr TimeNs kLetGoMax = 60 * kSecond;
 // Links also fail because another node closes them, whose cause is on its way by the leader.
 constexpr TimeNs kBetterCauseWait = 500 * kMillisecond;
 
-// What began with this very work item names it already.
+// A failure that began with this work item names it already.
 Failure NamingOpen(const Failure& failure, const std::string& open) {
   if (failure.text.starts_with(open)) return failure;
   return {failure.code, fmt::format("{}; {} was open", failure.text, open)};
@@ -304,7 +304,7 @@ void Flow::CompleteGradient(Job& job, std::uint32_t tensor, const Failure* failu
   }
 }
 
-// As soon as no lane writes to any of them.
+// Completes the gradients as soon as no lane writes to any of them.
 void Flow::CompleteFailedGradients(Job& job) {
   if (job.gradients->operations_open() > 0) return;
   HR_CHECK(job.gradients_failure.has_value(), job.id().value);
@@ -363,7 +363,7 @@ void Flow::Withdraw(Job& job, Operation& operation, const Failure& failure, Time
   if (operation.paired()) SendEnded(job, job.pairs().at(operation.spec.sequence), failure);
   blocks_.Abandon(job, operation, now);
   if (operation.moved()) return End(job, operation, now);
-  // Until then the lane is to let go of it.
+  // By then the lane must have let go of its memory.
   operation.posts.deadline_ns = now + kLetGoMax;
   if (IsAway(job, operation)) AddDeadline(operation.posts.deadline_ns);
 }
@@ -372,7 +372,7 @@ void Flow::FailJob(Job& job, Failure failure, Found found, TimeNs now) {
   if (!job.failed) {
     events_.Report(job, failure.code, failure.text);
     if (found == Found::kHere && job.spans_nodes()) {
-      // Once in a job's life.
+      // Sent once in a job's life at most.
       peers_.Send(JobFailed{job.id(), failure.code, failure.text});
     }
     job.failure = failure;

@@ -99,7 +99,7 @@ class Flow {
   void Fail(Job& job, Operation& operation, Failure failure, TimeNs now);
   // Ends it and nothing else, on the ranks of this node.
   void FailAlone(Job& job, Operation& operation, Failure failure, TimeNs now);
-  // The same as Fail of what a job's gradients cannot go on with.
+  // As Fail, for all gradients of a job: they cannot go on.
   void FailGradients(Job& job, const Failure& failure, TimeNs now);
   // Every gradient that is open, and every later one, on this node. Their ranks get completions as
   // soon as no lane writes to them any more. The first cause stays.

@@ -83,7 +83,7 @@ def turns_under_one_plan(way: dict[str, Any]) -> list[int]:
 
 
 def figure(ranks: Sequence[dict[str, Any]], baseline: dict[str, Any] | None) -> Figure:
-    """Of one way, as each rank measured it. ``baseline``: rank 0's of the way to compare losses with."""
+    """The figures of one way, as each rank measured it. ``baseline``: rank 0's of the way to compare losses with."""
     first = ranks[0]
     times = [s for rank in ranks for turn in rank["seconds"] for s in turn]
     waits = [s for rank in ranks for turn in rank["waits"] for s in turn]
@@ -119,7 +119,7 @@ def figure(ranks: Sequence[dict[str, Any]], baseline: dict[str, Any] | None) -> 
 
 
 def figures(ranks: Sequence[dict[str, Any]]) -> list[Figure]:
-    """Of all ways that these ranks have taken turns among."""
+    """The figures of all ways that these ranks have taken turns among."""
     by_way = list(zip(*(rank["ways"] for rank in ranks), strict=True))
     baseline = next((way[0] for way in by_way if way[0]["way"] == GLOO), None)
     return [figure(way, baseline) for way in by_way]

@@ -138,7 +138,7 @@ class Nodes:
         return self.count > 1 and not self._cluster.loopback
 
     def set_rate(self, rate_mbit: float) -> None:
-        """Of every link, in both directions."""
+        """Sets the rate of every link, in both directions."""
         for node in self._cluster.nodes:
             node.set_rate(rate_mbit)
 

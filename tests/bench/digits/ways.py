@@ -79,7 +79,7 @@ class Way:
         """Parameters are final then."""
 
     def hash(self) -> str:
-        """Of all parameters."""
+        """A hash of all parameters."""
         flat = torch.cat([p.detach().reshape(-1) for p in self.model.parameters()])
         return hashlib.sha256(flat.numpy().tobytes()).hexdigest()
 
@@ -165,7 +165,7 @@ def make_way(name: str, task: Task, job: str) -> Way:
 
 
 def _turn(way: Way, iterations: int) -> tuple[list[float], list[float]]:
-    """Of each iteration but the first, which has nothing to wait for, its time and its waiting."""
+    """Time and waiting of each iteration but the first, which has nothing to wait for."""
     seconds, waits = [], []
     torch.distributed.barrier()
     for index in range(iterations + 1):

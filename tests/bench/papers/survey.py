@@ -186,7 +186,7 @@ def predict(model: Model) -> list[dict]:
 
 
 def errors(cases: list[dict], **wanted: object) -> list[float]:
-    """Of what was predicted and not fitted, without their signs."""
+    """Errors of what was predicted and not fitted, without their signs."""
     return [
         abs(row["error"])
         for case in cases

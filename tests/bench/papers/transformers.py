@@ -59,12 +59,12 @@ class Model:
 
     @property
     def attention(self) -> float:
-        """Of the scores of a layer and of what they weigh."""
+        """FLOPs of a layer's attention scores and of the values that they weigh."""
         return 4.0 * self.rows * self.shape.tokens * self.shape.width
 
     @property
     def decoder(self) -> float:
-        """Of the output layer, whose weight is the word embedding's."""
+        """FLOPs of the output layer, whose weight is the word embedding's."""
         return 2.0 * self.rows * self.shape.width * self.shape.vocabulary
 
 

@@ -77,7 +77,7 @@ class GpuMemory : public Reachable {
     const CurrentContext current(driver(), context_.get().context);
     const Status written = driver().Check(
         driver().call().memcpy_to_device(address() + offset, bytes.data(), bytes.size()), "write");
-    // Of pageable memory only the first half of the way is over by then (CUDA Driver API, API
+    // A copy from pageable memory has only reached its staging buffer by then (CUDA Driver API, API
     // synchronization behavior), and who looks next is another stream's or process's.
     return written ? driver().Check(driver().call().ctx_synchronize(), "write") : written;
   }

@@ -43,7 +43,7 @@ RECONNECT_S = 150.0
 
 
 def containers() -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Of all manifests those that run headraced: a pod's name, its spec and the container."""
+    """The manifests that run headraced: a pod's name, its spec and the container."""
     return [
         (pod, spec, container)
         for folder in folders()

@@ -70,7 +70,7 @@ class LoopbackNode:
         self.kill()
 
     def pids(self) -> list[int]:
-        """Of all programs on the node that run."""
+        """The pids of all programs that run on the node."""
         return [program.program_pid for program in self._programs if program.poll() is None]
 
     def _known(self, program: Program) -> Program:

@@ -34,8 +34,7 @@ using namespace headrace::transport;  // NOLINT(google-build-using-namespace): t
 
 inline constexpr int kDevicesMax = 16;
 inline constexpr std::size_t kQueuesMax = 32;  // CUDA_DEVICE_MAX_CONNECTIONS
-// Of a multiprocessor (CUDA Programming Guide, Compute Capabilities: maximum number of resident
-// threads per SM).
+// Maximum number of resident threads per SM (CUDA Programming Guide, Compute Capabilities).
 inline constexpr std::uint64_t kThreadsResident = 2048;
 inline constexpr std::size_t kGranularity = std::size_t{2} << 20;
 inline constexpr std::size_t kPageSize = 4096;
@@ -181,7 +180,8 @@ struct HostRange {
 struct Machine {
   std::mutex mutex;
   std::condition_variable changed;  // a stream got further
-  // Of cuInit. Looked at before the mutex, which a fork may have copied locked.
+  // The process that called cuInit. Read before the mutex is taken, which a fork may have copied
+  // locked.
   std::atomic<pid_t> pid = 0;
   Settings settings;
   std::array<Device, kDevicesMax> devices;  // by ordinal; as many as are visible count

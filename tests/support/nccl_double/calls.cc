@@ -281,7 +281,7 @@ NcclResult ncclCommDestroy(NcclComm comm) {
   return NcclResult::kSuccess;
 }
 
-// Of NCCL 2.28.9, src/init.cc: the flags that kernels look at, in pinned memory, are set first
+// As in NCCL 2.28.9, src/init.cc: the flags that kernels look at, in pinned memory, are set first
 // (setCommAbortFlags); then the call joins what goes on in the background (ncclCommEnsureReady).
 // The call for the last rank of this process stops the proxy threads of all, frees their memory of
 // the GPU and returns, which may take much longer; the others return before that (commReclaim).

@@ -28,7 +28,7 @@ def network():
 
 
 class Branches(torch.nn.Module):
-    """Of which each rank uses another in each step, and one nobody ever."""
+    """A model with parts of which each rank uses another in each step, and one that nobody ever uses."""
 
     def __init__(self):
         super().__init__()

@@ -50,7 +50,7 @@ def reductions(rank):
 
 
 def layouts(rank):
-    """Of every layout results stand where the caller's elements are."""
+    """With every layout of tensors, results stand where the caller's elements are."""
     turned = share(rank, torch.float32).t()
     dist.all_reduce(turned)
     same(turned, sum(share(r, torch.float32) for r in range(RANKS)).t())

@@ -77,7 +77,7 @@ def with_ddp_that_looks_for_unused(rank):
 
 
 class Branches(torch.nn.Module):
-    """Of which each rank uses another."""
+    """A model with parts of which each rank uses another."""
 
     def __init__(self):
         super().__init__()

@@ -120,7 +120,7 @@ class FakeBucket:
         return self._index
 
     def buffer(self):
-        """Of all gradients."""
+        """The sums of all gradients."""
         return torch.zeros(sum(p.numel() for p in self._parameters))
 
     def parameters(self):
@@ -192,7 +192,7 @@ class Copies(unittest.TestCase):
 
 
 class FakeLayout:
-    """Of rank ``rank`` of two."""
+    """The gradients of rank ``rank`` of two."""
 
     def __init__(self, rank, names=("a", "b"), keeps=True):
         self.session = mock.Mock(rank=rank, world_size=2)

@@ -35,7 +35,7 @@ def network(layers=6, norm=True):
 
 
 class Branches(torch.nn.Module):
-    """Of which each rank uses another in each step."""
+    """A model with parts of which each rank uses another in each step."""
 
     def __init__(self):
         super().__init__()

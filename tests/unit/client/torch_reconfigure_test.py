@@ -33,7 +33,7 @@ def all_reduced(group, value):
 
 
 class Handles:
-    """Of the members of some tests: each tells the others its own, and waits for theirs."""
+    """Exchanges the members' handles in some tests: each gives the others its own, and waits for theirs."""
 
     def __init__(self, folder, rank, handle):
         self._folder = folder

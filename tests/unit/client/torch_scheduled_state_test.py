@@ -296,7 +296,7 @@ class FakeLayout:
 
 
 class FakeSession:
-    """Of one rank, for a FakeLayout."""
+    """The session of one rank, for a FakeLayout."""
 
     rank, world_size, reconnect_seconds, shrink_min_world = 0, 1, 0, 0
     joins, members_wait = False, False

@@ -110,7 +110,7 @@ def in_no_sync_only(session):
 
 
 class Branches(torch.nn.Module):
-    """Of which each rank uses another in each step, and one nobody ever."""
+    """A model with parts of which each rank uses another in each step, and one that nobody ever uses."""
 
     def __init__(self):
         super().__init__()

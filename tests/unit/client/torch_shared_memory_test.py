@@ -175,7 +175,7 @@ def gathered_into_fresh_memory(rank):
 
 
 def in_tensors_that_only_work_has(rank):
-    """Of works that have ended and were not waited for."""
+    """Memory of works that have ended and were not waited for."""
     works = [dist.all_reduce(torch.full((4,), float(turn)), async_op=True) for turn in range(8)]
     while not all(work.is_completed() for work in works):
         pass

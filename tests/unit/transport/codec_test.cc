@@ -114,7 +114,7 @@ TEST_P(CodecOn, CountsBlocksWithAValueThatIsNotFinite) {
   for (const Codec codec : kCodecs) {
     Floats values = Gradients(kCount, random_);
     EXPECT_EQ(NotFiniteBlocks(codec, Encoded(codec, values).data(), 5), 0U) << Name(codec);
-    // Of randomk's elements one of each share crosses, so all of two blocks.
+    // randomk sends one element of each share, so two whole blocks of them are surely seen.
     std::fill_n(values.begin() + kCodecBlock, kCodecBlock, std::numeric_limits<float>::infinity());
     std::fill_n(values.begin() + 4 * kCodecBlock, 10, std::numeric_limits<float>::quiet_NaN());
     const std::uint64_t found = NotFiniteBlocks(codec, Encoded(codec, values).data(), 5);

@@ -129,8 +129,8 @@ TEST(Limits, KeepStagingWithinItsSizeAndFitForEveryScript) {
   }
 }
 
-// Of each order, from every other node, two windows: network.h has three orders, and what they may
-// hold was reckoned for two.
+// Every other node may be ahead by two windows in each order: network.h has three orders, and the
+// limits were once computed for two.
 TEST(Limits, HoldAllThatHonestNodesMayBeAheadBy) {
   for (std::uint32_t data = 1; data <= kNodesMax; ++data) {
     const GroupLimits limits = LimitsOf({}, data, 0);

@@ -234,8 +234,7 @@ TEST(ExchangeEncoded, ErrsByNoMoreThanTheCodec) {
   }
 }
 
-// Of two nodes neither encodes a sum, however large it is: what both write is what both have
-// encoded, decoded and added.
+// With two nodes no sum is encoded, however large: both write what they have decoded and added.
 TEST(ExchangeEncoded, TwoNodesAddWhatEachOfThemHasEncoded) {
   constexpr std::uint64_t kCount = 2'000'000;
   Fleet fleet({.data_count = 2});

@@ -49,7 +49,7 @@ class Fleet {
     return rail == 0 ? NameOf(node) : NameOf(node) + std::to_string(rail);
   }
   Exchange& node(std::uint32_t index) { return *nodes_[index]; }
-  // Of a node with several rails.
+  // The wire of a node that has several rails.
   RailWire& rails(std::uint32_t node) { return *rails_[node]; }
   void CutRail(std::uint32_t one, std::uint32_t other, std::size_t rail, Silence silence) {
     network_->Cut(RailName(one, rail), RailName(other, rail), silence);

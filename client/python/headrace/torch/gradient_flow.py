@@ -413,7 +413,7 @@ class GradientFlow:
         self._updates.make_all()
 
     def _take_norms(self, slots: Sequence[Slot]) -> None:
-        """Of averages that are there. Those of parameters in doubt wait for what all ranks have used."""
+        """Adds the norms of averages that have arrived; parameters in doubt wait for what all ranks have used."""
         for slot in slots:
             in_doubt = self._usage.open and not _all_used([slot])
             if self._clipping.has(slot.index) or in_doubt:

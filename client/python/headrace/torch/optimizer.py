@@ -236,7 +236,7 @@ class ScheduledOptimizer(WrappingOptimizer):
 
     @property
     def grad_norm(self) -> torch.Tensor | None:
-        """Of all averaged gradients before they were clipped, in the last iteration that was updated.
+        """The norm of all averaged gradients before clipping, in the last iteration that was updated.
 
         None without ``clip_norm``, and before that.
         """

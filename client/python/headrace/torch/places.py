@@ -98,7 +98,7 @@ class Places:
     def find_whole(
         self, pieces: Sequence[tuple[int, torch.Tensor]], count: int
     ) -> Range | None:
-        """Of the array that these pieces make up one behind the other, without gaps in memory."""
+        """Returns the range of the array that these pieces make up, one behind the other without gaps in memory."""
         if count == 0 or (not self._host[1] and devices.device_of(pieces[0][1]) is None):
             return None
         end, address = 0, None

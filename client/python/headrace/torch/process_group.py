@@ -378,7 +378,7 @@ class ProcessGroup(Reconfigurable, GroupNames, dist.ProcessGroup):
         return work
 
     def recv(self, tensors: Tensors, other: int, tag: int = 0) -> Work:
-        """Of the same size and type as ``other`` sends it."""
+        """Receives what ``other`` sends, which has the same size and type."""
         arrays = [elements.to_move(tensor) for tensor in tensors]
         operations = []
         for array in arrays:
@@ -388,7 +388,7 @@ class ProcessGroup(Reconfigurable, GroupNames, dist.ProcessGroup):
         )
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
-        """Of whoever has sent first under that tag; source_rank() of the Work says who it was."""
+        """Receives from whoever has sent first under that tag; source_rank() of the Work says who it was."""
         arrays = [elements.to_move(tensor) for tensor in tensors]
         operations = []
         for array in arrays:

@@ -56,7 +56,7 @@ class Handle:
 
     @classmethod
     def parse(cls, text: str) -> Handle:
-        """Of a peer. ValueError for what no peer of this version gives."""
+        """Parses the handle of a peer. ValueError for what no peer of this version gives."""
         if len(text) > _HANDLE_MAX:
             raise ValueError(f"a handle of {len(text)} letters: {_HANDLE_MAX} are possible")
         wanted = {field.name for field in dataclasses.fields(cls)}

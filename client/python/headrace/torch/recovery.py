@@ -275,7 +275,7 @@ class Recovery:
         parameters: int,
         lay_out: Callable[[Sequence[int]], Sequence[Slot]],
     ) -> int:
-        """Of a rank that joins: returns when it has all that the others have after an iteration, and its
+        """Joins a running job: returns, when this rank has all that the others have after an iteration, its
         number. ``lay_out`` makes slots and layout, once, in the order of the others.
         """
         slots: Sequence[Slot] = ()

@@ -328,7 +328,7 @@ class ShardedOptimizer(WrappingOptimizer):
 
 
 def _group_of(parameters: Any) -> dist.ProcessGroup | None:
-    """Of a parameter group of torch's; None where it is replicated only."""
+    """The group that shards a parameter group of torch's; None where it is replicated only."""
     has_shards = hasattr(parameters.mesh_info, "shard_process_group")
     return parameters._reduce_scatter_process_group if has_shards else None
 

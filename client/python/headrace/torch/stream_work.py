@@ -82,7 +82,7 @@ class StreamWork(Work):
         return self.settle(0)
 
     def source_rank(self) -> int:
-        """Of recv: who sent; the host waits for a receive from any rank."""
+        """The rank that sent, of a recv; the host waits for a receive from any rank."""
         if callable(self._source):
             self.settle(None)
             if callable(self._source):

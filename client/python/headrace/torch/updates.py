@@ -71,7 +71,7 @@ class Updates:
         self._optimizer.step()
 
     def digest(self) -> bytes:
-        """Of all parameters, for ranks to compare."""
+        """A hash of all parameters, for ranks to compare."""
         whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
         for parameter in self.parameters():
             memory = parameter.detach().cpu().contiguous().view(-1).view(torch.uint8)

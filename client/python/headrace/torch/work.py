@@ -168,7 +168,7 @@ class Work(_Base):
             self._result = None
 
     def source_rank(self) -> int:
-        """Of recv: who sent; of a receive from any rank -1 until it has ended."""
+        """The rank that sent, of a recv; -1 for a receive from any rank until it has ended."""
         return -1 if callable(self._source) else self._source
 
     _source_rank = source_rank

@@ -56,7 +56,7 @@ std::vector<Iteration> PostAll(IterationTimes& times, const Posted& posted) {
   return all;
 }
 
-// Of the last `count` iterations, the sample of one rank and tensor in the middle.
+// The median of one rank's and tensor's sample over the last `count` iterations.
 double MedianOf(const std::vector<Iteration>& all, std::size_t count, std::size_t sample,
                 double PostedSample::*field) {
   std::vector<double> values;

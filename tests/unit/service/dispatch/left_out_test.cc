@@ -24,7 +24,7 @@ TEST(LeftOut, ReturnsInTheFirstIterationThatEncodesNothing) {
   EXPECT_TRUE(left_out.OnExact(kBoth, 6));
 }
 
-// Of a gradient in two blocks one may be too small to be encoded, in any order.
+// Where a gradient lies in two blocks, either one may be too small to be encoded.
 TEST(LeftOut, KeepsWhatOtherBlocksOfTheIterationLeaveOut) {
   for (const bool encoded_first : {true, false}) {
     LeftOut left_out;
