@@ -179,10 +179,7 @@ std::optional<std::string> ClusterSimulation::StandStill() {
 }
 
 void ClusterSimulation::PostWhatIsMissing(Job& job) {
-  std::uint64_t most = 0;
-  for (const RankSlot& slot : job.slots) {
-    if (slot.rank) most = std::max(most, slot.rank->posted());
-  }
+  const std::uint64_t most = MostPosted(job);
   for (RankSlot& slot : job.slots) {
     bool room = slot.IsLive() && job.deadline_ns == kNever;
     while (room && slot.rank->posted() < most) {

@@ -32,6 +32,7 @@ std::optional<std::string> ClusterSimulation::AnswerMessages() {
         }
         if (!slot.rank->IsOpen(side->record)) continue;
         job.slots[side->rank].rank->Answer(messages_, *side, Timeout(), dice_);
+        OnAnswered(job);
         for (int i = 0; i < 50 && slot.rank->IsOpen(side->record); ++i) {
           Advance(kMillisecond);
           if (auto wrong = Check()) return wrong;

@@ -324,11 +324,20 @@ bool ClusterSimulation::HasFormed(const Job& job) const {
   });
 }
 
+bool ClusterSimulation::HasBegun(const Job& job) const {
+  if (job.leader) return HasFormed(job);
+  return std::ranges::all_of(job.slots, [](const RankSlot& slot) { return !!slot.rank; });
+}
+
+void ClusterSimulation::OnAnswered(Job& job) {
+  if (job.deadline_ns == kNever || HasBegun(job)) return;
+  const TimeNs timeout_ns = TimeNs{Timeout()} * kMillisecond;
+  job.deadline_ns = std::max(job.deadline_ns, cluster_.now() + timeout_ns + kSecond);
+}
+
 void ClusterSimulation::Blame(Job& job, const std::string& name, TimeNs within_ns) {
   // Before it has begun, a job waits for whoever is missing, and says that.
-  const bool formed =
-      job.leader ? HasFormed(job)
-                 : std::ranges::all_of(job.slots, [](const RankSlot& slot) { return !!slot.rank; });
+  const bool formed = HasBegun(job);
   checker_.Blame(job.id, formed || mood_ == ClusterMood::kStrangers ? name : "");
   // A node that has heard of the failure closes its links, which another may notice before it hears
   // of the failure itself.
@@ -424,10 +433,7 @@ std::optional<std::string> ClusterSimulation::GoOn() {
     for (std::uint32_t i = 0; i < 2 * job.world_size && !blamed; ++i) {
       if (auto wrong = AttachRank(job, i % job.world_size)) return wrong;
     }
-    std::uint64_t most = 0;
-    for (const RankSlot& slot : job.slots) {
-      if (slot.rank) most = std::max(most, slot.rank->posted());
-    }
+    const std::uint64_t most = MostPosted(job);
     if (auto wrong = CatchUp(job, most)) return wrong;
     const std::uint64_t more = checker_.IsBlamed(job.id) ? 0 : dice_.Below(kMoreIterations);
     if (auto wrong = Train(job, IterationsBegun(job) + more)) return wrong;

@@ -94,6 +94,7 @@ class ClusterSimulation {
     bool paused = false;
     TimeNs still_from_ns = kNever;  // nothing of it ends any more while it is paused
     std::uint64_t ended_then = 0;
+    std::uint64_t posted_then = 0;  // by the rank that had posted most when it was paused
   };
 
   void AddJob(const std::string& name, const std::vector<std::size_t>& nodes);
@@ -130,6 +131,7 @@ class ClusterSimulation {
   void SteerJob(Job& job, SteeringKind kind, std::uint64_t value);
   void ResumeAll();
   std::optional<std::string> CheckPaused(Job& job);
+  static std::uint64_t MostPosted(const Job& job);
   // Nothing of a job that is paused moves or times out, however long that is.
   std::optional<std::string> PauseForLong();
 
@@ -189,6 +191,11 @@ class ClusterSimulation {
   // from now until every rank that waits has its end; kNever: not before it tries to go on.
   void Blame(Job& job, const std::string& name, TimeNs within_ns);
   bool HasFormed(const Job& job) const;
+  // Nobody is missing any more, on its one node or on all.
+  bool HasBegun(const Job& job) const;
+  // A rank has posted although something has befallen the job. Where a rank is missing, it waits
+  // for that one until it times out.
+  void OnAnswered(Job& job);
   bool TakesPart(const Job& job, std::size_t node) const;
   bool Serves(const Job& job, std::size_t node) const;
   // The service of the node is there and runs.

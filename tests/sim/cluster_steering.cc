@@ -62,11 +62,31 @@ void ClusterSimulation::SteerJob(Job& job, SteeringKind kind, std::uint64_t valu
   }
   if (kind != SteeringKind::kPause || job.paused) return;
   job.paused = true;
+  job.posted_then = MostPosted(job);
   // With gradients, the iteration that is under way goes on to its end.
   if (formed && !job.model) job.still_from_ns = cluster_.now() + kHeard;
 }
 
+std::uint64_t ClusterSimulation::MostPosted(const Job& job) {
+  std::uint64_t most = 0;
+  for (const RankSlot& slot : job.slots) {
+    if (slot.rank) most = std::max(most, slot.rank->posted());
+  }
+  return most;
+}
+
 std::optional<std::string> ClusterSimulation::CheckPaused(Job& job) {
+  // Other nodes hear of it later, and hold back what is posted from then on.
+  if (job.paused && job.leader && cluster_.now() < job.still_from_ns) {
+    job.posted_then = MostPosted(job);
+  }
+  // What one rank had posted before goes on when the others post it, whenever that is.
+  const bool behind = std::ranges::any_of(job.slots, [&job](const RankSlot& slot) {
+    return slot.rank && slot.rank->posted() < job.posted_then;
+  });
+  if (job.paused && behind && job.still_from_ns != kNever) {
+    job.still_from_ns = std::max(job.still_from_ns, cluster_.now() + kHeard);
+  }
   // What ends it otherwise ends what waits.
   if (!job.paused || cluster_.now() < job.still_from_ns || checker_.IsBlamed(job.id)) {
     job.ended_then = UINT64_MAX;
