@@ -87,6 +87,11 @@ Status Leases::ReserveSegment(SessionId session, std::uint64_t bytes) {
   return status;
 }
 
+void Leases::OnDiscarded(SessionId session) {
+  quotas_.Discard(session);
+  on_used_();
+}
+
 void Leases::ReleaseSegment(SessionId session, std::uint64_t bytes) {
   quotas_.ReleaseSegment(session, bytes);
   on_used_();

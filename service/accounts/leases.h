@@ -82,13 +82,16 @@ class Leases {
   // Says something to people; `uid` whose doing it is, which bounds how often it is shown.
   void ReportEvent(Code code, JobId job, std::string text, std::optional<std::uint32_t> uid = {});
 
-  // Books `bytes`, of `what` ("tensors"), on the session's uid for as long as the lease lasts,
-  // unless they are given back before; or says why that uid may not have them.
+  // Books `bytes`, of `what` ("tensors"), on the session's uid until the lease has ended and the
+  // session's memory is gone, unless they are given back before; or says why that uid may not have
+  // them.
   Status ReserveMemory(SessionId session, std::uint64_t bytes, std::string_view what);
   void ReleaseMemory(SessionId session, std::uint64_t bytes);
   // The same for a segment, of which a uid may have so many only.
   Status ReserveSegment(SessionId session, std::uint64_t bytes);
   void ReleaseSegment(SessionId session, std::uint64_t bytes);
+  // The service has let go of the session's memory. What was booked on it goes, once it has ended.
+  void OnDiscarded(SessionId session);
 
   // `notice` is called whenever what a uid has has changed.
   void OnUsed(std::function<void()> notice) { on_used_ = std::move(notice); }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "ipc/base/check.h"
 
@@ -22,19 +23,37 @@ Status Quotas::CheckSession(std::uint32_t uid) const {
 void Quotas::Open(SessionId session, std::uint32_t uid) {
   HR_CHECK(!sessions_.contains(session), session.value);
   sessions_.emplace(session, Account{.uid = uid});
-  ++uids_[uid].sessions;
+  Usage& usage = uids_[uid];
+  ++usage.sessions;
+  ++usage.accounts;
 }
 
 void Quotas::Close(SessionId session) {
   const auto found = sessions_.find(session);
+  if (found == sessions_.end() || !std::exchange(found->second.open, false)) return;
+  Usage& usage = uids_.at(found->second.uid);
+  HR_CHECK(usage.sessions > 0 && usage.sessions <= usage.accounts, found->second.uid);
+  --usage.sessions;
+  EraseIfOver(found);
+}
+
+void Quotas::Discard(SessionId session) {
+  const auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
-  const auto usage = uids_.find(found->second.uid);
-  HR_CHECK(usage != uids_.end() && usage->second.sessions > 0, found->second.uid);
-  HR_CHECK(usage->second.memory >= found->second.memory, found->second.uid, usage->second.memory);
-  usage->second.memory -= found->second.memory;
-  SubtractSegments(found->second.uid, usage->second, found->second.segments);
-  if (--usage->second.sessions == 0) uids_.erase(usage);
-  sessions_.erase(found);
+  found->second.holds = false;
+  EraseIfOver(found);
+}
+
+void Quotas::EraseIfOver(std::map<SessionId, Account>::iterator account) {
+  const Account& over = account->second;
+  if (over.open || over.holds) return;
+  const auto usage = uids_.find(over.uid);
+  HR_CHECK(usage != uids_.end() && usage->second.accounts > 0, over.uid);
+  HR_CHECK(usage->second.memory >= over.memory, over.uid, usage->second.memory);
+  usage->second.memory -= over.memory;
+  SubtractSegments(over.uid, usage->second, over.segments);
+  if (--usage->second.accounts == 0) uids_.erase(usage);
+  sessions_.erase(account);
 }
 
 std::uint64_t Quotas::MemoryLimit(std::uint32_t uid) const {

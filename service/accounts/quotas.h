@@ -4,7 +4,8 @@
 // A limit that the operator sets holds for everybody, root included. Without one, root and the
 // service's own user have none, and the others what is left to them by default.
 //
-// Everything is booked on a session, and all of it goes with the session, however that ends.
+// Everything is booked on a session, and stays booked until the session has ended and the service
+// has let go of its memory: operations of ranks that have left may keep that for long.
 #pragma once
 
 #include <cstdint>
@@ -36,10 +37,13 @@ class Quotas {
   // that sets it.
   Status CheckSession(std::uint32_t uid) const;
   void Open(SessionId session, std::uint32_t uid);
-  // With all that is booked on it; what is not open is ignored.
+  // The session has ended; what is not open is ignored.
   void Close(SessionId session);
+  // The service has let go of its memory, before or after the end.
+  void Discard(SessionId session);
 
-  // Books `bytes`, of `what`, or says why not. Of a session that is not open nothing is booked.
+  // Books `bytes`, of `what`, or says why not. Of a session that nothing is known of nothing is
+  // booked.
   Status ReserveMemory(SessionId session, std::uint64_t bytes, std::string_view what);
   void ReleaseMemory(SessionId session, std::uint64_t bytes);
   // The same for one segment of `bytes`.
@@ -48,11 +52,12 @@ class Quotas {
 
   std::size_t uids_count() const { return uids_.size(); }
 
-  // What a uid has, of those with open sessions, and may have; 0 as a limit: there is none.
+  // What a uid has, of those that have something, and may have; 0 as a limit: there is none.
   struct Usage {
     std::uint64_t sessions = 0;
     std::uint64_t memory = 0;
     std::uint64_t segments = 0;
+    std::uint64_t accounts = 0;  // sessions, and ended ones whose memory is still there
   };
   const std::map<std::uint32_t, Usage>& usages() const { return uids_; }
   std::uint64_t SessionLimit() const { return limits_.sessions; }
@@ -63,14 +68,17 @@ class Quotas {
     std::uint32_t uid = 0;
     std::uint64_t memory = 0;
     std::uint64_t segments = 0;
+    bool open = true;
+    bool holds = true;
   };
 
+  void EraseIfOver(std::map<SessionId, Account>::iterator account);
   bool IsExempt(std::uint32_t uid) const { return uid == 0 || uid == limits_.service_uid; }
   Status CheckSegments(std::uint32_t uid, const Usage& usage) const;
   void SubtractSegments(std::uint32_t uid, Usage& usage, std::uint64_t count);
 
   QuotaLimits limits_;
-  std::map<std::uint32_t, Usage> uids_;  // those with open sessions
+  std::map<std::uint32_t, Usage> uids_;  // those that have an account
   std::uint64_t segments_of_others_ = 0;
   std::map<SessionId, Account> sessions_;
 };

@@ -267,7 +267,7 @@ void Dispatch::Handle(OpenSession message, TimeNs now) {
   HR_CHECK(member.session == nullptr && !member.gone, identity.rank);
   if (Status status = doorbells_.Watch(session.doorbell()); !status) {
     Answer(SessionBroken{identity.id, status.error().Within("listen to the doorbell")});
-    return;
+    return Answer(SessionDiscarded{identity.id});
   }
   job.RaiseEpoch(identity.epoch);
   member.session = std::move(message.session);
@@ -439,9 +439,6 @@ void Dispatch::Handle(const StageWaits& message, TimeNs) {
   if (job != nullptr) parts_->flow.wait_reasons().OnStageWaits(*job, message);
 }
 
-// As a Pong.
-void Dispatch::Handle(LaneAnswered message, TimeNs) { rpc_.TrySend(std::move(message)); }
-
 void Dispatch::Handle(ScratchMade message, TimeNs now) {
   Job* job = FindJob(message.job);
   if (job != nullptr) return parts_->flow.ScratchMade(*job, std::move(message), now);
@@ -550,8 +547,10 @@ void Dispatch::DiscardGone(TimeNs now) {
     Job& job = *jobs_[i];
     for (Member& member : job.members()) {
       if (!member.gone || member.session == nullptr || member.posted != member.ended) continue;
+      const SessionId id = member.session->identity().id;
       parts_->flow.recorder().RankDiscarded(job, member.session->identity().rank);
       mapping_.Send(DiscardSession{std::move(member.session)});
+      if (job.residuals_booked_on != id) rpc_.Send(SessionDiscarded{id});
       job.Changed();
     }
     if (job.HasSessions()) {
@@ -559,6 +558,7 @@ void Dispatch::DiscardGone(TimeNs now) {
       continue;
     }
     SendNoticesOf(job);
+    if (job.residuals_booked_on) rpc_.Send(SessionDiscarded{*job.residuals_booked_on});
     if (job.spans_nodes()) Report(JobEnded{job.id()});
     parts_->intake.RemoveJob(job);
     parts_->flow.RemoveJob(job, now);

@@ -101,7 +101,7 @@ class Dispatch final : public Actor {
   void Handle(const ResidualsRefused& message, TimeNs now);
   void Handle(const SteerJob& message, TimeNs now);
   void Handle(const StageWaits& message, TimeNs now);
-  void Handle(LaneAnswered message, TimeNs now);
+  void Handle(LaneAnswered m, TimeNs /*now*/) { rpc_.TrySend(std::move(m)); }  // as a Pong
   void Handle(const QuotaRefused& m, TimeNs /*now*/) { board_.counters.quota_refusals += m.times; }
   void Handle(ScratchMade message, TimeNs now);
   void Handle(SendNotices message, TimeNs now);

@@ -51,6 +51,11 @@ struct ResidualsAllocated {
   SessionId session;
   std::uint64_t bytes = 0;
 };
+// Dispatch has let go of the session and of its memory, which mapping unmaps before it maps more
+// for the same user; for a session on which residuals are booked, the job is over, too.
+struct SessionDiscarded {
+  SessionId session;
+};
 // Nothing is open any more; all sessions may be closed.
 struct Drained {};
 // The answer of an actor other than dispatch to Ping.
@@ -114,8 +119,8 @@ struct GpuBroken {
 };
 // JobFailed: the job takes no rank until all are gone.
 using RpcMessage = std::variant<SegmentMapped, SegmentProgress, SegmentRemoved, Pong, SessionBroken,
-                                ResidualsAllocated, Drained, LaneAnswered, PartAnswered, JobFailed,
-                                Answered, PeersListed, PeerTried, QuorumAnswered, MembersWait,
-                                AskProbe, LoopFailed, GpuBroken>;
+                                ResidualsAllocated, SessionDiscarded, Drained, LaneAnswered,
+                                PartAnswered, JobFailed, Answered, PeersListed, PeerTried,
+                                QuorumAnswered, MembersWait, AskProbe, LoopFailed, GpuBroken>;
 
 }  // namespace headrace::service

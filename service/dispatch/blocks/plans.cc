@@ -87,6 +87,7 @@ std::optional<Failure> Plans::MakeResiduals(Job& job, const plan::Plan& plan) {
   job.residuals = job.own_residuals.data();
   job.left_out.Reset(job.gradients->count(), false);
   if (first != nullptr) {
+    job.residuals_booked_on = first->identity().id;
     rpc_.Send(ResidualsAllocated{first->identity().id, job.gradients->bytes()});
   }
   if (job.restarts() > 0) {

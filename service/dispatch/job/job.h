@@ -336,6 +336,7 @@ class Job {
   // else in memory of the job's own, and null until a plan encodes.
   std::byte* residuals = nullptr;
   Mapping own_residuals;
+  std::optional<SessionId> residuals_booked_on;
   LeftOut left_out;           // of what residuals have
   std::uint64_t awaited = 0;  // posts of all members that await their ready word
   std::uint64_t operations_open = 0;

@@ -137,6 +137,23 @@ TEST(Compressed, ResidualsThatTheServiceKeepsAreBookedOnTheFirstRankOnce) {
   EXPECT_TRUE(exact.cluster.node(0).rpc().Of<service::ResidualsAllocated>().empty());
 }
 
+TEST(Compressed, TheSessionOnWhichResidualsAreBookedIsDiscardedWithTheJob) {
+  CompressedFleet fleet(Codec::kInt8);
+  fleet.Iterate();
+  HandDrivenNode& node = fleet.cluster.node(0);
+  const SessionId first = fleet.clients[0]->id();
+  const SessionId second = fleet.clients[1]->id();
+  node.Close(*fleet.clients[0], true, "left the job");
+  fleet.cluster.Advance(kMillisecond);
+  EXPECT_TRUE(node.rpc().Of<service::SessionDiscarded>().empty());
+  node.Close(*fleet.clients[1], true, "left the job");
+  fleet.cluster.Advance(kMillisecond);
+  const auto discarded = node.rpc().Of<service::SessionDiscarded>();
+  ASSERT_EQ(discarded.size(), 2U);
+  EXPECT_EQ(discarded[0]->session, second);
+  EXPECT_EQ(discarded[1]->session, first);
+}
+
 TEST(Compressed, TheJobFailsOnAllNodesWhereAUserMayNotHaveResiduals) {
   CompressedFleet fleet(Codec::kInt8);
   fleet.Iterate();

@@ -246,6 +246,9 @@ TEST(Dispatch, RefusesASessionWhoseDoorbellCannotBeHeard) {
   ASSERT_EQ(broken.size(), 1U);
   EXPECT_EQ(broken[0]->session, a.id());
   EXPECT_TEXT(broken[0]->error.text());
+  const auto discarded = node.rpc().Of<service::SessionDiscarded>();
+  ASSERT_EQ(discarded.size(), 1U) << "what is booked on it goes";
+  EXPECT_EQ(discarded[0]->session, a.id());
   EXPECT_EQ(node.watch_tap().mappings_discarded, 1U) << "the segment that came after it";
   EXPECT_EQ(node.RowsInUse(), 0U);
 }

@@ -368,6 +368,23 @@ TEST(PlannedNodes, ALaneIsNotBusyWhileNothingFlows) {
   EXPECT_LT(lane.busy_ns, kSecond);
 }
 
+TEST(PlannedNodes, ARankThatLeftIsDiscardedOnceItsOperationsHaveEnded) {
+  HandDrivenNode node;
+  ClientEnd& leaves = node.Attach({.world_size = 2}, 0);
+  ClientEnd& stays = node.Attach({.world_size = 2}, 1);
+  node.Settle();
+  leaves.PostApart(OnSegment(Collective::kAllReduce, DType::kFloat32, 16));
+  node.Settle();
+  node.Close(leaves, true, "left the job");
+  node.Settle();
+  EXPECT_TRUE(node.rpc().Of<service::SessionDiscarded>().empty());
+  stays.PostApart(OnSegment(Collective::kAllReduce, DType::kFloat32, 16));
+  node.Settle();
+  const auto discarded = node.rpc().Of<service::SessionDiscarded>();
+  ASSERT_EQ(discarded.size(), 1U);
+  EXPECT_EQ(discarded[0]->session, leaves.id());
+}
+
 TEST(PlannedNodes, WhatALossHasCostIsNotForgottenForJobsOfAnotherUser) {
   HandDrivenNode node;
   const auto lose = [&node](const JobSpec& job) {

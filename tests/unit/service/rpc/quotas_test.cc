@@ -80,6 +80,9 @@ TEST(Quotas, MemoryIsTheSumOfAllSessionsOfAUid) {
   quotas.ReleaseMemory(SessionId{1}, 10);
   ExpectExhausted(quotas.ReserveMemory(SessionId{2}, 11, "a segment"), "beside the 90");
   quotas.Close(SessionId{1});
+  ExpectExhausted(quotas.ReserveMemory(SessionId{2}, 60, "a segment"), "beside the 90");
+  EXPECT_EQ(quotas.usages().at(1000).sessions, 1U);
+  quotas.Discard(SessionId{1});
   EXPECT_TRUE(quotas.ReserveMemory(SessionId{2}, 60, "a segment").ok());
 }
 
@@ -107,7 +110,23 @@ TEST(Quotas, SegmentsAreSharedAmongUsersAndNotCountedForRoot) {
   EXPECT_TRUE(quotas.ReserveSegment(SessionId{3}, 10).ok());
   ExpectExhausted(quotas.ReserveSegment(SessionId{1}, 10), "all users together");
   quotas.Close(SessionId{3});
+  ExpectExhausted(quotas.ReserveSegment(SessionId{1}, 10), "all users together");
+  quotas.Discard(SessionId{3});
   EXPECT_TRUE(quotas.ReserveSegment(SessionId{1}, 10).ok());
+}
+
+// Dispatch lets go first where it finds the end itself.
+TEST(Quotas, WhatIsBookedGoesWithTheLaterOfEndAndDiscard) {
+  Quotas quotas({.memory = 100});
+  quotas.Open(SessionId{1}, 1000);
+  EXPECT_TRUE(quotas.ReserveMemory(SessionId{1}, 60, "a segment").ok());
+  quotas.Discard(SessionId{1});
+  EXPECT_EQ(quotas.usages().at(1000).memory, 60U);
+  quotas.Discard(SessionId{1});
+  quotas.Close(SessionId{1});
+  EXPECT_EQ(quotas.uids_count(), 0U);
+  quotas.Close(SessionId{1});
+  quotas.Discard(SessionId{1});
 }
 
 TEST(Quotas, KeepNothingOfWhoIsGone) {
@@ -118,6 +137,7 @@ TEST(Quotas, KeepNothingOfWhoIsGone) {
     ASSERT_TRUE(quotas.ReserveMemory(SessionId{i}, 10, "a segment").ok());
     quotas.Close(SessionId{i});
     quotas.Close(SessionId{i});
+    quotas.Discard(SessionId{i});
     quotas.ReleaseMemory(SessionId{i}, 10);
   }
   EXPECT_EQ(quotas.uids_count(), 0U);
@@ -172,6 +192,21 @@ TEST_F(QuotaCalls, MemoryComesBackWithASegmentAndWithItsSession) {
   ASSERT_EQ(second.caller->Leave(second.attached.session).code, Code::kOk);
   EXPECT_EQ(Register(first).code, Code::kOk);
   EXPECT_EQ(stand_->dispatch().Count<QuotaRefused>(), 2U);
+}
+
+TEST_F(QuotaCalls, MemoryOfARankThatLeftStaysBookedWhileOperationsKeepIt) {
+  Begin({.discards = false, .quotas = {.memory = kQuotaSegmentSize}});
+  AttachedRank first = Attach(0);
+  AttachedRank second = Attach(1);
+  ASSERT_EQ(Register(first).code, Code::kOk);
+  SessionId session{};
+  stand_->dispatch().Visit<service::OpenSession>(0, [&session](const service::OpenSession& opened) {
+    session = opened.session->identity().id;
+  });
+  ASSERT_EQ(first.caller->Leave(first.attached.session).code, Code::kOk);
+  EXPECT_EQ(Register(second).code, Code::kExhausted);
+  ASSERT_TRUE(stand_->rpc().Send(service::SessionDiscarded{session}));
+  EXPECT_EQ(Register(second).code, Code::kOk);
 }
 
 TEST_F(QuotaCalls, WhatCouldNotBeMappedIsNotBooked) {

@@ -59,6 +59,9 @@ void ControlStand::Answer(service::DispatchMessage& message) {
   if (const auto* removal = std::get_if<service::RemoveSegment>(&message)) {
     sent = rpc_inbox_->Send(
         service::SegmentRemoved{.token = removal->token, .status = options_.remove_answer});
+  } else if (const auto* close = std::get_if<service::CloseSession>(&message);
+             close && options_.discards) {
+    sent = rpc_inbox_->Send(service::SessionDiscarded{close->session});
   } else if (const auto* ping = std::get_if<service::Ping>(&message); ping && options_.pong) {
     const auto lanes = static_cast<std::uint32_t>(options_.lanes_count + 1);
     sent = rpc_inbox_->Send(service::Pong{.token = ping->token, .lanes_count = lanes});

@@ -105,6 +105,7 @@ class WatchedInbox final : public service::InboxWriter<Message> {
 struct StandOptions {
   bool map_segments = true;  // mapping maps; without, it never answers
   Status remove_answer;      // of dispatch to RemoveSegment
+  bool discards = true;      // dispatch lets go of a session when its lease ends
   bool pong = true;
   bool drains = true;
   bool takes_plans = true;    // dispatch answers PlanOffer: no block of it has begun
