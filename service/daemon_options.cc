@@ -45,7 +45,9 @@ std::map<std::string, std::string> KnownPeers(const Config& config) {
 // memory, takes more than an eighth of the mappings, or leaves too few sessions and jobs for
 // others.
 QuotaLimits QuotasOf(const Config& config, const MemoryFound& memory) {
-  QuotaLimits limits{.service_uid = ::geteuid()};
+  QuotaLimits limits{.segments_of_others = FindMappingsMax() / 8,
+                     .segments_of_all_others = FindMappingsMax() / 2,
+                     .service_uid = ::geteuid()};
   if (config.sessions_per_uid == kQuotaAuto) {
     limits.share_ranks = true;
   } else {
@@ -53,8 +55,6 @@ QuotaLimits QuotasOf(const Config& config, const MemoryFound& memory) {
   }
   if (config.memory_per_uid == kQuotaAuto) {
     limits.memory_of_others = DefaultMemoryPerUid(memory);
-    limits.segments_of_others = FindMappingsMax() / 8;
-    limits.segments_of_all_others = FindMappingsMax() / 2;
   } else {
     limits.memory = config.memory_per_uid;
   }
