@@ -22,7 +22,11 @@ namespace headrace::service {
 namespace {
 
 constexpr std::array kTables = {"/proc/self/net/tcp", "/proc/self/net/tcp6"};
-constexpr std::uint32_t kListens = 0x0A;   // TCP_LISTEN
+// States of TCP, as the kernel numbers them.
+constexpr std::uint32_t kEstablished = 1;
+constexpr std::uint32_t kSynReceived = 3;
+constexpr std::uint32_t kListens = 10;
+constexpr std::uint32_t kNewSynReceived = 12;
 constexpr std::size_t kAddressDigits = 8;  // of IPv4, and of each quarter of IPv6
 constexpr std::array<std::uint8_t, 12> kMapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
@@ -80,6 +84,8 @@ std::optional<std::uint32_t> FindInTables(const SocketEnd& own,
 struct Diagnosis {
   bool found = false;
   bool listens = false;
+  // To be accepted, if no process has it: a closed one is in another state.
+  bool waits = false;
   std::uint64_t inode = 0;
   std::uint32_t uid = 0;
 
@@ -119,10 +125,12 @@ Diagnosis Diagnose(const SocketEnd& own, const SocketEnd& other) {
   const ssize_t size = ::recv(socket.get(), &answer, sizeof answer, MSG_DONTWAIT);
   if (size < static_cast<ssize_t>(offsetof(decltype(answer), rest))) return {};
   if (answer.header.nlmsg_type != SOCK_DIAG_BY_FAMILY) return {};
-  const bool listens = answer.socket.idiag_state == kListens;
+  const std::uint32_t state = answer.socket.idiag_state;
+  const bool listens = state == kListens;
   if (!listens && answer.socket.id.idiag_dport != id.idiag_dport) return {};
   return {.found = true,
           .listens = listens,
+          .waits = state == kEstablished || state == kSynReceived || state == kNewSynReceived,
           .inode = answer.socket.idiag_inode,
           .uid = answer.socket.idiag_uid};
 }
@@ -189,8 +197,12 @@ std::optional<std::uint32_t> OwnerOfConnected(const SocketEnd& own, const Socket
 
 std::optional<std::uint32_t> OwnerOfListening(const SocketEnd& own, const SocketEnd& other) {
   // From port 0 nothing is connected.
-  const SocketEnd nobody{.address = other.address};
-  if (const Diagnosis there = Diagnose(own, nobody); there.listens) return there.owner();
+  const Diagnosis listener = Diagnose(own, {.address = other.address});
+  // Asked afterwards: as long as the connection waits for its listener, that one is there and is
+  // the same. Somebody may have accepted and closed it, and another user listen there now.
+  const Diagnosis there = DiagnoseConnected(own, other);
+  if (there.found && there.inode != 0) return there.uid;
+  if (there.found) return there.waits && listener.listens ? listener.owner() : std::nullopt;
   if (DiagnoseConnected(other, own).found) return std::nullopt;  // the kernel answers
   // The kernel's own order: the address itself, then every address of its family, then all.
   std::vector<SocketEnd> ends = {own};

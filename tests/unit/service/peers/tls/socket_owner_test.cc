@@ -159,9 +159,20 @@ TEST_P(OwnSockets, TheListenersUserIsTheOneToWhomAConnectionGoes) {
   ASSERT_TRUE(accepted);
   EXPECT_EQ(OwnerOfConnected(there_, here_), ::geteuid());
   EXPECT_EQ(OwnerOfConnected(here_, there_), ::geteuid());
-  listens_ = UniqueFd();
+  EXPECT_EQ(OwnerOfListening(there_, here_), ::geteuid()) << "it was accepted meanwhile";
+}
+
+// Whoever listens there now need not be the one who had it.
+TEST_P(OwnSockets, AConnectionThatWasAcceptedAndClosedIsNobodys) {
+  { const UniqueFd accepted(::accept4(listens_.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
+  EXPECT_EQ(OwnerOfConnected(there_, here_), std::nullopt);
   EXPECT_EQ(OwnerOfListening(there_, here_), std::nullopt);
-  EXPECT_EQ(OwnerOfConnected(there_, here_), ::geteuid());
+}
+
+TEST_P(OwnSockets, AConnectionWhoseListenerHasClosedIsNobodys) {
+  listens_ = UniqueFd();
+  EXPECT_EQ(OwnerOfConnected(there_, here_), std::nullopt);
+  EXPECT_EQ(OwnerOfListening(there_, here_), std::nullopt);
 }
 
 INSTANTIATE_TEST_SUITE_P(At, OwnSockets, testing::Bool(), [](const auto& test) {
