@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,6 +50,16 @@ bool IsWorthKeeping(const std::string& path) {
   return board.error().code() == Code::kVersionMismatch;
 }
 
+// Whether a board fits into the file system of `fd` once that file is gone.
+bool MakesRoom(const std::string& path, int fd) {
+  struct stat file {};
+  struct statvfs system {};
+  if (::lstat(path.c_str(), &file) != 0 || ::fstatvfs(fd, &system) != 0) return false;
+  constexpr std::uint64_t kStatBlock = 512;
+  const std::uint64_t free = std::uint64_t{system.f_bavail} * system.f_frsize;
+  return free + static_cast<std::uint64_t>(file.st_blocks) * kStatBlock >= sizeof(BoardLayout);
+}
+
 }  // namespace
 
 std::string BoardPathBeside(const std::string& socket_path) {
@@ -81,7 +92,8 @@ Result<BoardFile> BoardFile::Fill(int fd, const std::string& fresh, const std::s
   // Allocated, not only sized: on a full file system a store to the mapping would be a SIGBUS.
   int number = ::posix_fallocate(fd, 0, sizeof(BoardLayout));
   // A new service is worth more than what the last one recorded.
-  if (number == ENOSPC && ::unlink(PreviousBoardPath(path).c_str()) == 0) {
+  if (number == ENOSPC && ::ftruncate(fd, 0) == 0 && MakesRoom(PreviousBoardPath(path), fd) &&
+      ::unlink(PreviousBoardPath(path).c_str()) == 0) {
     number = ::posix_fallocate(fd, 0, sizeof(BoardLayout));
   }
   if (number != 0) return SystemError("allocate board " + fresh, number);
