@@ -554,7 +554,9 @@ TimeNs RailWire::NextDeadline() const {
 }
 
 bool RailWire::PrepareToSleep() {
-  if (!ended_.empty() || !failed_links_.empty() || peers_.has_failures()) return false;
+  if (!ended_.empty() || !failed_links_.empty() || !moved_links_.empty() || peers_.has_failures()) {
+    return false;
+  }
   const bool is_waited = std::ranges::any_of(to_acknowledge_, [this](std::uint32_t id) {
     const Link& link = links_.At(id);
     return link.waited_count > 0 && !link.acknowledgement_open;
