@@ -178,6 +178,11 @@ class List:
                 file.write("\t".join([name, *words]).rstrip() + "\n")
 
 
+def temporary(directory: str) -> dict[str, str]:
+    """Settings under which torch's tests leave their files, which they do not remove, there."""
+    return {"TEMP_DIR": directory, "TMPDIR": directory}
+
+
 class TorchsOwn(unittest.TestCase):
     patterns: list[str] = []
 
@@ -187,14 +192,10 @@ class TorchsOwn(unittest.TestCase):
             tempfile.TemporaryDirectory(prefix="headrace-suite-") as directory,
             services(services_count) as environment,
         ):
-            told = self.run_by("headrace", ranks, {**environment, "TEMP_DIR": directory}, level)
+            told = self.run_by("headrace", ranks, {**environment, **temporary(directory)}, level)
         found = collections.Counter(how for _, how, _ in told)
         reasons = collections.Counter(text for _, how, text in told if how == "skipped")
-        left_out = {
-            name: why
-            for name, _, _ in told
-            if (why := why_left_out(name, level))
-        }
+        left_out = {name: why for name, _, _ in told if (why := why_left_out(name, level))}
         wrong = [
             f"{name} {how}: {text}"
             for name, how, text in told
@@ -217,7 +218,7 @@ class TorchsOwn(unittest.TestCase):
     def passed_by_gloo(self, ranks: int, level: str) -> set[str]:
         """The names of the tests that pass with torch's own backend on this machine."""
         with tempfile.TemporaryDirectory(prefix="headrace-suite-") as directory:
-            environment = {**client_environment(), "TEMP_DIR": directory, "GLOO_SOCKET_IFNAME": "lo"}
+            environment = {**client_environment(), **temporary(directory), "GLOO_SOCKET_IFNAME": "lo"}
             told = self.run_by("gloo", ranks, environment, level)
         passed = {name for name, how, _ in told if how == "passed"}
         print(f"of these gloo passes {len(passed)}", file=sys.stderr)
