@@ -22,6 +22,10 @@ constexpr std::size_t kFromMax = 40;
 constexpr std::size_t kProgramNameMax = 127;
 // A client that asks again and again shall not fill the log.
 constexpr int kRefusalsReportedMax = 4;
+// What calls cost, in messages: a session is watched, maybe joined with other nodes, and ended; a
+// question may dial another service.
+constexpr TimeNs kMessagesPerAttach = 50;
+constexpr TimeNs kMessagesPerQuorum = 10;
 // A question is answered by then, decided or not: well before a client gives up waiting for it.
 constexpr TimeNs kQuorumAnswerMax = 2 * kSecond;
 
@@ -198,6 +202,7 @@ void Bootstrap::ReportRankRefused(const SessionIdentity& asker, const Error& err
 }
 
 kj::Promise<void> Bootstrap::attach(AttachContext context) {
+  client_->Charge(kMessagesPerAttach);
   const auto params = context.getParams();
   if (Status status = CheckAttach(params.getHello(), params.getRequest()); !status) {
     LeaseRequest asker = ReadLease(params.getRequest());
@@ -296,6 +301,7 @@ Result<AskQuorum> Bootstrap::ReadQuorum(schema::Hello::Reader hello,
 }
 
 kj::Promise<void> Bootstrap::joinQuorum(JoinQuorumContext context) {
+  client_->Charge(kMessagesPerQuorum);
   const auto params = context.getParams();
   Result<AskQuorum> ask = ReadQuorum(params.getHello(), params.getRequest());
   if (!ask) {

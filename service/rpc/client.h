@@ -9,6 +9,7 @@
 
 #include "ipc/base/ids.h"
 #include "service/accounts/leases.h"
+#include "service/loop/message_pacer.h"
 #include "service/rpc/client_process.h"
 
 namespace headrace::service {
@@ -16,11 +17,16 @@ namespace headrace::service {
 // Shared by its connection and by the capabilities it was given, which may outlive the connection
 // by the calls that are still under way.
 struct Client : public kj::Refcounted {
-  // `its_leases` outlives this, and the event loop.
-  Client(Leases& its_leases, ClientProcess accepted, bool is_surplus)
-      : leases(its_leases), process(accepted), surplus(is_surplus) {}
+  // `its_leases` outlives this, and the event loop; `its_pace` the connection.
+  Client(Leases& its_leases, ClientProcess accepted, MessagePacer& its_pace, bool is_surplus)
+      : leases(its_leases), pace(its_pace), process(accepted), surplus(is_surplus) {}
+
+  // Books a call, on its arrival, that costs as much as so many messages more. Its user's next
+  // messages wait for it.
+  void Charge(TimeNs messages) { pace.Book(messages, MonotonicNow()); }
 
   Leases& leases;
+  MessagePacer& pace;  // of all connections of its uid
   ClientProcess process;
   // Beyond the limit on connections: its attach is refused.
   bool surplus;

@@ -200,7 +200,7 @@ void Listener::Serve(UniqueFd socket) {
   User& user = FindUser(process->uid);
   const bool surplus = IsSurplus(user);
   if (connections_count_ >= options_.connections_max + kSurplusMax) return;
-  auto client = kj::refcounted<Client>(ports_.leases, *process, surplus);
+  auto client = kj::refcounted<Client>(ports_.leases, *process, user.pace, surplus);
   const int fd = socket.get();
   auto stream = ports_.provider.wrapUnixSocketFd(socket.release(),
                                                  kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP |

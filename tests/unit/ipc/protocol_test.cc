@@ -299,6 +299,8 @@ constexpr Elsewhere kElsewhere[] = {
     {"kStraysMax", 64, "service/loop/bounded_network.h", "kStraysMax = 64;"},
     {"kStraysPerCall", 16, "service/loop/bounded_network.h", "kStraysPerCall = 16;"},
     {"kMessagesPerSecond", 5000, "service/rpc/listener.h", "kMessagesPerSecond = 5000;"},
+    {"kMessagesPerAttach", 50, "service/rpc/bootstrap.cc", "kMessagesPerAttach = 50;"},
+    {"kMessagesPerQuorum", 10, "service/rpc/bootstrap.cc", "kMessagesPerQuorum = 10;"},
     {"kMessagesBurst", 10000, "service/rpc/listener.h", "kMessagesBurst = 10'000;"},
     {"kBytesPerMessage", 4096, "service/loop/bounded_network.h", "kBytesPerMessage = 4096;"},
     {"kEarlyMessageBytesMax", 65536, "service/rpc/bounded_stream.h",

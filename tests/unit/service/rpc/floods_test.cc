@@ -106,6 +106,19 @@ TEST_F(FloodsTest, OthersAttachWhileSomeFlood) {
   EXPECT_LT(MonotonicNow() - begin, 5 * kSecond);
 }
 
+// Lower bounds only: whoever is slow anyway passes.
+TEST_F(FloodsTest, WhoeverAttachesAgainAndAgainWaits) {
+  const TimeNs begin = MonotonicNow();
+  for (int visit = 0; visit < 250; ++visit) {
+    Caller caller(loop_, stand_.socket_path());
+    Attached attached = caller.Attach({.job = "visit" + std::to_string(visit)});
+    ASSERT_EQ(attached.code, Code::kOk) << attached.text;
+    EXPECT_EQ(caller.Leave(attached.session).code, Code::kOk);
+  }
+  // 12,500 messages for the attaches alone, of which 10,000 are a burst, at 5,000 a second.
+  EXPECT_GE(MonotonicNow() - begin, kSecond / 2);
+}
+
 TEST_F(FloodsTest, PeopleHearOfAFloodABoundedNumberOfTimes) {
   {
     const Flooder flooder(stand_.socket_path());
