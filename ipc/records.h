@@ -38,8 +38,9 @@ struct Record {
   std::uint8_t reduction = 0;  // headrace::Reduction; kSum where nothing is reduced
   std::uint8_t flags = 0;      // kRecordIsGradient and those after it: see below
   std::uint32_t tensor = kNoTensor;
-  std::uint32_t segment = 0;     // read when tensor is kNoTensor
-  std::uint32_t root = 0;        // where the kind has one; the other rank, for send and receive
+  std::uint32_t segment = 0;  // read when tensor is kNoTensor
+  // Where the kind has one; the other rank, for send and receive; with kRecordHasResult, a segment.
+  std::uint32_t root = 0;
   std::uint64_t offset = 0;      // bytes from the start of the tensor (or segment)
   std::uint64_t count = 0;       // elements
   std::uint32_t timeout_ms = 0;  // 0: the job's default
@@ -70,10 +71,16 @@ inline constexpr std::uint8_t kRecordHasParts = 4;
 // Record::flags of a barrier: it begins on a node when the gradients that the node's ranks have
 // posted before it have ended there, so that, when it ends, every rank has the averages of these.
 inline constexpr std::uint8_t kRecordFollowsGradients = 8;
+// Record::flags of a reduce_scatter with a parts table: the record's memory is only read. The
+// reduction of the rank's own part goes to segment `root`, from the element on that the row of the
+// rank itself says.
+inline constexpr std::uint8_t kRecordHasResult = 16;
+inline bool HasResult(const Record& record) { return (record.flags & kRecordHasResult) != 0; }
 
 // A row of a parts table, which has one for each rank of the job: what of this rank's memory goes
 // to that rank, and what of it is filled from there. In elements; offsets count from the record's
-// memory. In what a kind does not use, and in the row of this rank itself, all is 0.
+// memory. In what a kind does not use, and in the row of this rank itself, all is 0. With
+// kRecordHasResult, what the row of this rank itself receives lies in the segment of the result.
 struct PartRow {
   std::uint64_t sent_offset = 0;
   std::uint64_t sent_count = 0;

@@ -162,6 +162,19 @@ hr_status PostParts(hr_session* session, const Request& request, const hr_tensor
   });
 }
 
+// The same with this rank's part in another tensor.
+hr_status PostParts(hr_session* session, const Request& request, const hr_tensor* whole,
+                    const hr_range* whole_range, const hr_tensor* own, const hr_range* own_range,
+                    const uint64_t* counts, hr_operation* operation, hr_error* error) {
+  return WithSession(session, error, [&](Session& opened) -> Status {
+    if (operation == nullptr) return NoOperation();
+    const std::span<const std::uint64_t> given(counts, counts == nullptr ? 0 : opened.world_size());
+    return Deliver(opened.Post(PartsRequestOf(request, whole, whole_range, own, own_range, given,
+                                              opened.asker())),
+                   operation);
+  });
+}
+
 hr_status PostParts(hr_session* session, const Request& request, hr_dtype dtype,
                     const hr_array* own, const hr_array* parts, hr_operation* operation,
                     hr_error* error) {
@@ -222,6 +235,21 @@ hr_status hr_reduce_scatter_parts(hr_session* session, hr_tensor* tensor, const 
                                   hr_operation* operation, hr_error* error) {
   return PostParts(session, {Collective::kReduceScatter, ReductionOf(reduction)}, tensor, range,
                    counts, operation, error);
+}
+
+hr_status hr_all_gather_into(hr_session* session, const hr_tensor* input, const hr_range* range,
+                             hr_tensor* output, const hr_range* output_range,
+                             const uint64_t* counts, hr_operation* operation, hr_error* error) {
+  return PostParts(session, {Collective::kAllGather}, output, output_range, input, range, counts,
+                   operation, error);
+}
+
+hr_status hr_reduce_scatter_into(hr_session* session, const hr_tensor* input, const hr_range* range,
+                                 hr_tensor* output, const hr_range* output_range,
+                                 const uint64_t* counts, hr_reduction reduction,
+                                 hr_operation* operation, hr_error* error) {
+  return PostParts(session, {Collective::kReduceScatter, ReductionOf(reduction)}, input, range,
+                   output, output_range, counts, operation, error);
 }
 
 hr_status hr_all_gather_arrays(hr_session* session, hr_dtype dtype, const hr_array* array,

@@ -240,4 +240,42 @@ Result<TableRequest> PartsRequestOf(const Request& request, const hr_tensor* ten
   return TableRequest{*record, std::move(rows).value()};
 }
 
+Result<TableRequest> PartsRequestOf(const Request& request, const hr_tensor* whole,
+                                    const hr_range* whole_range, const hr_tensor* own,
+                                    const hr_range* own_range,
+                                    std::span<const std::uint64_t> counts, const Asker& asker) {
+  const Request unparted{Collective::kAllReduce, request.reduction};
+  const Result<ipc::Record> part = TensorRecordOf(unparted, own, own_range, asker);
+  if (!part) return part.error();
+  const std::vector<std::uint64_t> equal(asker.world_size, part->count);
+  if (counts.empty()) counts = equal;
+  Result<TableRequest> made = PartsRequestOf(request, whole, whole_range, counts, asker);
+  if (!made) return made.error();
+  if (own->device >= 0 || own->dtype != whole->dtype) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("input and output of {} are host memory of one element type",
+                             Name(request.kind)));
+  }
+  ipc::PartRow& row = made->parts[asker.rank];
+  if (row.sent_count != part->count) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("the part of rank {} has {} elements, and its range {}", asker.rank,
+                             row.sent_count, part->count));
+  }
+  const std::size_t size = SizeOf(own->dtype);
+  if (request.kind == Collective::kAllGather) {
+    // Source and target of a rank that gathers in place are the same.
+    if (part->count != 0) {
+      std::memmove(whole->address + made->record.offset + row.sent_offset * size,
+                   own->address + part->offset, part->count * size);
+    }
+    return made;
+  }
+  made->record.flags |= ipc::kRecordHasResult;
+  made->record.root = own->segment->id;
+  row.received_offset = (own->spec.offset + part->offset) / size;
+  row.received_count = part->count;
+  return made;
+}
+
 }  // namespace headrace::client

@@ -79,5 +79,11 @@ Result<ArrayRequest> PartsRequestOf(const Request& request, std::uint8_t dtype, 
 Result<TableRequest> PartsRequestOf(const Request& request, const hr_tensor* tensor,
                                     const hr_range* range, std::span<const std::uint64_t> counts,
                                     const Asker& asker);
+// The same with this rank's part in a range of another tensor, `own`: copied from there at once by
+// an all_gather, reduced to there by a reduce_scatter. `counts` empty: equal parts.
+Result<TableRequest> PartsRequestOf(const Request& request, const hr_tensor* whole,
+                                    const hr_range* whole_range, const hr_tensor* own,
+                                    const hr_range* own_range,
+                                    std::span<const std::uint64_t> counts, const Asker& asker);
 
 }  // namespace headrace::client

@@ -316,9 +316,7 @@ Status Dispatch::CheckRemovable(const Reading& reading, SegmentId segment) const
   const std::uint32_t rank = reading.session->identity().rank;
   Status status;
   reading.job->ForEachOpen([&](const Operation& operation) {
-    if (!status || !operation.posts.Has(rank)) return;
-    const std::byte* data = reading.job->memory(operation.spec.sequence, rank);
-    if (data < memory.data() || data >= memory.data() + memory.size()) return;
+    if (!status || !reading.job->Uses(operation, rank, memory)) return;
     status =
         Error(Code::kBusy, fmt::format("segment {} is in use: {} is open; wait for it first",
                                        segment.value, reading.job->DescribeOperation(operation)));

@@ -72,8 +72,9 @@ def why_missing(python: str, backend: str) -> str | None:
 
 
 @contextlib.contextmanager
-def started(build: Path, python: str, backend: str, case: Case) -> Iterator[Contender]:
+def started(build: Path, python: str, backend: str, case: Case, shared: bool) -> Iterator[Contender]:
     """A backend's ranks. Those of headrace have a service on each node, the others need none."""
+    where = ["shared"] if shared and backend == "headrace" else []
     with contextlib.ExitStack() as stack:
         services = None
         if backend == "headrace":
@@ -92,7 +93,8 @@ def started(build: Path, python: str, backend: str, case: Case) -> Iterator[Cont
                 )
             program = str(HERE / "peers" / "torch_rank.py")
             contender.start(
-                [python, "-B", program, str(contender.folder), backend, str(rank), str(case.ranks)], **environment
+                [python, "-B", program, str(contender.folder), backend, str(rank), str(case.ranks), *where],
+                **environment,
             )
         yield contender
 
@@ -107,7 +109,10 @@ class Turns:
         repetitions: dict[int, int],
         operations: list[str],
         said: Callable[[str], None],
+        shared: bool = False,
     ) -> None:
+        """``shared``: the tensors of headrace lie in memory that it shares with the service."""
+        self._shared = shared
         self._build = build
         self._python = python
         self._repetitions = repetitions
@@ -120,7 +125,7 @@ class Turns:
         times: dict[tuple[str, str, int], list[int]] = {}
         with contextlib.ExitStack() as stack:
             running = [
-                stack.enter_context(started(self._build, self._python, backend, case))
+                stack.enter_context(started(self._build, self._python, backend, case, self._shared))
                 for backend in backends
                 if backend not in self.outcome.missing
             ]

@@ -91,14 +91,28 @@ void ExpectSafe(const service::OperationSpec& posted, const service::Session& se
 }
 
 // The rows of parts of unequal sizes follow each other and are the record's memory, all of it.
-void ExpectWhole(const service::OperationSpec& posted, std::span<const ipc::PartRow> rows) {
+void ExpectWhole(const service::OperationSpec& posted, std::span<const ipc::PartRow> rows,
+                 const service::Session& session) {
   std::uint64_t end = 0;
+  const ipc::PartRow& own = rows[session.identity().rank];
   for (const ipc::PartRow& row : rows) {
-    HR_CHECK(row.received_offset == 0 && row.received_count == 0, row.received_count);
+    const bool is_result = posted.result != nullptr && &row == &own;
+    HR_CHECK(row.received_count == (is_result ? row.sent_count : 0), row.received_count);
+    HR_CHECK(is_result || row.received_offset == 0, row.received_offset);
     HR_CHECK(row.sent_offset == end && row.sent_count <= posted.count - end, row.sent_offset, end);
     end += row.sent_count;
   }
   HR_CHECK(end == posted.count, end);
+  if (posted.result == nullptr || own.sent_count == 0) return;
+  const std::byte* const result_end = posted.result + own.sent_count * SizeOf(posted.dtype);
+  HR_CHECK(result_end <= posted.data || posted.result >= posted.data + posted.Bytes(), end);
+  bool is_inside = false;
+  for (std::uint32_t id = 0; id < service::kSegmentsMax; ++id) {
+    const std::span<std::byte> memory = session.FindSegment(SegmentId{id});
+    is_inside = is_inside || (!memory.empty() && posted.result >= memory.data() &&
+                              result_end <= memory.data() + memory.size());
+  }
+  HR_CHECK(is_inside, own.received_offset);
 }
 
 // Whatever rows are let through, all that they name is the record's, and nothing is written twice.
@@ -153,15 +167,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
     const auto gradient_record = std::bit_cast<ipc::GradientRecord>(**read);
     const Result<std::uint32_t> gradient = service::CheckGradient(gradient_record, rank.session());
     if (gradient) ExpectSafe(*gradient, gradient_record);
-    const Result<service::OperationSpec> posted = service::CheckRecord(**read, rank.session());
+    Result<service::OperationSpec> posted = service::CheckRecord(**read, rank.session());
     HR_CHECK(!posted || !gradient, sequence);  // it is one or the other
     if (!posted) continue;
     ExpectSafe(*posted, rank.session());
-    if (!posted->HasParts()) continue;
+    if (!posted->has_parts) continue;
+    const bool divided = posted->uneven;
     std::array<ipc::PartRow, kWorldSize> rows{};
     if (!service::CheckParts(**read, rank.session(), *posted, rows).ok()) continue;
-    if (posted->uneven) {
-      ExpectWhole(*posted, rows);
+    if (divided) {
+      ExpectWhole(*posted, rows, rank.session());
     } else {
       ExpectSafe(*posted, rows);
     }

@@ -106,10 +106,16 @@ void WriteRecords() {
   uneven.flags = ipc::kRecordHasParts;
   uneven.count = 13;
   uneven.tag = 4096 + sizeof uneven;
-  const std::array<ipc::PartRow, 3> rows{{{.sent_offset = 0, .sent_count = 10},
-                                          {.sent_offset = 10, .sent_count = 0},
-                                          {.sent_offset = 10, .sent_count = 3}}};
+  std::array<ipc::PartRow, 3> rows{{{.sent_offset = 0, .sent_count = 10},
+                                    {.sent_offset = 10, .sent_count = 0},
+                                    {.sent_offset = 10, .sent_count = 3}}};
   Write("record/uneven", std::string(1, '\1') + BytesOf(uneven) +
+                             std::string(reinterpret_cast<const char*>(rows.data()), sizeof rows));
+  // Rank 0's part goes to behind them.
+  uneven.flags |= ipc::kRecordHasResult;
+  rows[0].received_offset = 100;
+  rows[0].received_count = 10;
+  Write("record/result", std::string(1, '\1') + BytesOf(uneven) +
                              std::string(reinterpret_cast<const char*>(rows.data()), sizeof rows));
 }
 

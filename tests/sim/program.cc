@@ -119,7 +119,7 @@ void Disagree(ipc::Record& record, std::uint32_t world_size, Dice& dice) {
   const auto kind = static_cast<Collective>(record.kind);
   if (record.flags != 0) {  // it has a parts table
     record.kind = static_cast<std::uint8_t>(Collective::kBarrier);
-    record.count = record.tag = record.parts = record.flags = 0;
+    record.count = record.tag = record.parts = record.root = record.flags = 0;
   } else if (Reduces(kind) && dice.Chance(30)) {
     record.reduction = static_cast<std::uint8_t>(record.reduction % 5 + 1);
   } else if (kind == Collective::kBroadcast && world_size > 1 && dice.Chance(50)) {
@@ -155,7 +155,7 @@ void Spoil(ipc::Record& record, std::uint32_t world_size, Dice& dice) {
       record.tag = dice.Between(1, 99) | 1;  // where no table can be
       return;
     case 5:
-      record.root = world_size;
+      record.root = ipc::HasResult(record) ? 1'000'000 : world_size;  // a segment, or a rank
       return;
     case 6:
       record.timeout_ms = UINT32_MAX;

@@ -56,6 +56,31 @@ Planned Rank::Plan(std::uint64_t sequence) const {
   return planned;
 }
 
+void Rank::PutResultElsewhere(const Planned& planned, std::vector<ipc::PartRow>& rows,
+                              ipc::Record& record, Open& open) const {
+  const std::size_t size = SizeOf(planned.dtype);
+  const std::size_t begin = (planned.Bytes() + 7) / 8 * 8;
+  ipc::PartRow& own = rows[client_.rank()];
+  if (begin + own.sent_count * size > kTableOffset) return;
+  own.received_offset = (*open.slot % kSlots * kSlotSize + begin) / size;
+  own.received_count = own.sent_count;
+  record.flags |= ipc::kRecordHasResult;
+  record.root = *open.slot / kSlots;
+  open.result = begin;
+  open.part = own.sent_offset * size;
+  const std::span<std::byte> part = Slot(*open.slot).subspan(open.part, own.sent_count * size);
+  open.part_bytes.assign(part.begin(), part.end());
+}
+
+std::optional<std::vector<std::byte>> Rank::AsInPlace(const Open& open,
+                                                      std::vector<std::byte> memory) const {
+  if (open.result == 0) return memory;
+  const std::span<std::byte> part = std::span(memory).subspan(open.part, open.part_bytes.size());
+  if (!std::ranges::equal(part, open.part_bytes)) return std::nullopt;
+  std::ranges::copy(Slot(*open.slot).subspan(open.result, part.size()), part.begin());
+  return memory;
+}
+
 bool Rank::Post(Manner manner, std::uint32_t timeout_ms, Dice& dice) {
   if (open_.size() >= kOpenMax || !client_.HasRoom()) return false;
   const std::optional<std::uint32_t> slot = TakeSlot(dice);
@@ -70,10 +95,14 @@ bool Rank::Post(Manner manner, std::uint32_t timeout_ms, Dice& dice) {
   record.segment = *slot / kSlots;
   record.offset = by_tensor ? 0 : *slot % kSlots * kSlotSize;
   record.timeout_ms = timeout_ms;
+  Open open{.sequence = sequence, .slot = slot, .size = planned.Bytes(), .timeout_ms = timeout_ms};
   if (planned.HasParts()) {
-    const std::vector<ipc::PartRow> rows = PartsOf(planned, world_size_, client_.rank());
-    std::memcpy(memory.data() + kTableOffset, rows.data(), rows.size() * sizeof(ipc::PartRow));
+    std::vector<ipc::PartRow> rows = PartsOf(planned, world_size_, client_.rank());
     record.flags = ipc::kRecordHasParts;
+    if (planned.kind == Collective::kReduceScatter && dice.Chance(50)) {
+      PutResultElsewhere(planned, rows, record, open);
+    }
+    std::memcpy(memory.data() + kTableOffset, rows.data(), rows.size() * sizeof(ipc::PartRow));
     record.parts = *slot / kSlots;
     record.tag = *slot % kSlots * kSlotSize + kTableOffset;
   }
@@ -89,11 +118,8 @@ bool Rank::Post(Manner manner, std::uint32_t timeout_ms, Dice& dice) {
     stream_.push_back({number, gradient, {gradient.begin(), gradient.end()}});
     std::ranges::fill(gradient, std::byte{0xee});
   }
-  open_.push_back({.sequence = sequence,
-                   .record = number,
-                   .slot = slot,
-                   .size = planned.Bytes(),
-                   .timeout_ms = timeout_ms});
+  open.record = number;
+  open_.push_back(std::move(open));
   return true;
 }
 
@@ -204,12 +230,15 @@ std::optional<std::string> Rank::CheckOperation(const Open& open) {
     return fmt::format("{}: operation {} has ended while the lane uses its memory", Name(),
                        open.sequence);
   }
-  const std::vector<std::byte> result(memory.begin(),
-                                      memory.begin() + static_cast<std::ptrdiff_t>(open.size));
+  const std::optional<std::vector<std::byte>> result =
+      AsInPlace(open, {memory.begin(), memory.begin() + static_cast<std::ptrdiff_t>(open.size)});
+  if (!result) {
+    return fmt::format("{}: operation {} has written to its input", Name(), open.sequence);
+  }
   if (open.messages != nullptr) {
-    if (auto wrong = CheckMessage(open, result)) return Name() + ": " + *wrong;
+    if (auto wrong = CheckMessage(open, *result)) return Name() + ": " + *wrong;
   } else if (auto wrong = checker_.End(job_, open.sequence, client_.rank(),
-                                       client_.Read(open.record), result)) {
+                                       client_.Read(open.record), *result)) {
     return wrong;
   }
   ended_.push_back({open.record, Word(open.record)});

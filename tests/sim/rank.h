@@ -89,6 +89,11 @@ class Rank {
     std::size_t size = 0;
     std::uint32_t timeout_ms = 0;
     TimeNs read_ns = kNever;
+    // The rank's own part, in bytes of the slot, whose reduction goes to `result` there; 0: to
+    // where the part is.
+    std::size_t result = 0;
+    std::size_t part = 0;
+    std::vector<std::byte> part_bytes{};
     // Set for a send or receive, which is not one of the program's collectives.
     Messages* messages = nullptr;
     bool sends = false;
@@ -102,6 +107,13 @@ class Rank {
 
   Planned Plan(std::uint64_t sequence) const;
   std::optional<std::uint32_t> TakeSlot(Dice& dice);
+  // Has the rank's own part reduced to behind the memory of the operation, where there is room
+  // before the table.
+  void PutResultElsewhere(const Planned& planned, std::vector<ipc::PartRow>& rows,
+                          ipc::Record& record, Open& open) const;
+  // What the slot would hold had the part been reduced in place; nothing where it was touched.
+  std::optional<std::vector<std::byte>> AsInPlace(const Open& open,
+                                                  std::vector<std::byte> memory) const;
   std::span<std::byte> Slot(std::uint32_t slot) const;
   std::uint64_t Word(std::uint64_t record) const;
   std::optional<std::string> CheckOperation(const Open& open);

@@ -500,6 +500,23 @@ HR_API hr_status hr_reduce_scatter_parts(hr_session* session, hr_tensor* tensor,
                                          const hr_range* range, const uint64_t* counts,
                                          hr_reduction reduction, hr_operation* operation,
                                          hr_error* error);
+/* Like hr_all_gather_parts and hr_reduce_scatter_parts, from one tensor to another, of the same
+ * element type and both in host memory. `counts` NULL: equal parts. A rank's part has as many
+ * elements as the one range, and all parts together as many as the other.
+ * hr_all_gather_into: the range of `input` is copied during the call to this rank's part of the
+ * range of `output`, and may be used again.
+ * hr_reduce_scatter_into: the range of `input`, all parts, is only read, and stays as it is; the
+ * reduction of this rank's part replaces the range of `output`. The two may be in different
+ * segments, and must not overlap. Other ranks may use hr_reduce_scatter_parts meanwhile. */
+HR_API hr_status hr_all_gather_into(hr_session* session, const hr_tensor* input,
+                                    const hr_range* range, hr_tensor* output,
+                                    const hr_range* output_range, const uint64_t* counts,
+                                    hr_operation* operation, hr_error* error);
+HR_API hr_status hr_reduce_scatter_into(hr_session* session, const hr_tensor* input,
+                                        const hr_range* range, hr_tensor* output,
+                                        const hr_range* output_range, const uint64_t* counts,
+                                        hr_reduction reduction, hr_operation* operation,
+                                        hr_error* error);
 /* Ends when every rank has posted it. Moves no data. */
 HR_API hr_status hr_barrier(hr_session* session, hr_operation* operation, hr_error* error);
 

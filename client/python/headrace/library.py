@@ -227,6 +227,21 @@ _FUNCTIONS: dict[str, tuple] = {
         ctypes.c_int,
         (_HANDLE, _HANDLE, _RANGE, ctypes.POINTER(ctypes.c_uint64), *_POSTED),
     ),
+    "hr_all_gather_into": (
+        ctypes.c_int,
+        (_HANDLE, _HANDLE, _RANGE, _HANDLE, _RANGE, ctypes.POINTER(ctypes.c_uint64), *_POSTED),
+    ),
+    "hr_reduce_scatter_parts": (
+        ctypes.c_int,
+        (_HANDLE, _HANDLE, _RANGE, ctypes.POINTER(ctypes.c_uint64), ctypes.c_int, *_POSTED),
+    ),
+    "hr_reduce_scatter_into": (
+        ctypes.c_int,
+        (
+            *(_HANDLE, _HANDLE, _RANGE, _HANDLE, _RANGE),
+            *(ctypes.POINTER(ctypes.c_uint64), ctypes.c_int, *_POSTED),
+        ),
+    ),
     "hr_reduce_scatter_arrays": (
         ctypes.c_int,
         (_HANDLE, ctypes.c_int, _ARRAYS, _ARRAYS, ctypes.c_int, *_POSTED),

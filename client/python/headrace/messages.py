@@ -69,13 +69,25 @@ def ranges_of(parts: Sequence[Any]) -> tuple[Any, Any]:
     return ranges[0].tensor.handle, (library.ElementRange * len(rows))(*rows)
 
 
-def parts_of_one_range(parts: Sequence[Any], own: Any, rank: int) -> tuple[Any, Any, Any]:
-    """The handle of their one tensor, all of them together as hr_range, and their counts.
+def parts_in_c(name: str, parts: Sequence[Any], own: Any, rank: int) -> tuple[str, tuple]:
+    """The C function that gathers or reduces registered parts, and what it is given of them.
 
-    ValueError unless they stand one behind the other, and ``own`` is that of the rank.
+    ValueError unless the parts stand one behind the other. ``own`` is that of the rank, or elsewhere.
     """
-    if own != parts[rank]:
-        raise ValueError(f"x is not part {rank} of outputs, which is this rank's")
+    whole, counts = _one_range(parts)
+    if own == parts[rank]:
+        return name + "_parts", (*whole, counts)
+    elsewhere = _range_in_c(own)
+    ends = (elsewhere, whole) if name == "hr_all_gather" else (whole, elsewhere)
+    return name + "_into", (*ends[0], *ends[1], counts)
+
+
+def _range_in_c(x: Any) -> tuple[Any, Any]:
+    x = x if isinstance(x, Range) else x.range(0, x.count)
+    return x.tensor.handle, library.ElementRange(x.offset, x.count)
+
+
+def _one_range(parts: Sequence[Any]) -> tuple[tuple[Any, Any], Any]:
     ranges = [x if isinstance(x, Range) else x.range(0, x.count) for x in parts]
     begin = end = ranges[0].offset
     for part in ranges:
@@ -86,4 +98,4 @@ def parts_of_one_range(parts: Sequence[Any], own: Any, rank: int) -> tuple[Any, 
             )
         end += part.count
     counts = (ctypes.c_uint64 * len(ranges))(*(part.count for part in ranges))
-    return ranges[0].tensor.handle, library.ElementRange(begin, end - begin), counts
+    return (ranges[0].tensor.handle, library.ElementRange(begin, end - begin)), counts

@@ -321,22 +321,25 @@ class Session:
     def all_gather_parts(self, outputs: Sequence[Any], x: Any, async_op: bool = False) -> Operation:
         """``outputs[r]`` becomes x of rank r: arrays of any size, the same sizes on every rank.
 
-        In place with Ranges, one behind the other in a registered Tensor, and ``outputs[this rank]`` as x.
+        Without copies with Ranges, one behind the other in a registered Tensor, and ``outputs[this rank]`` as x.
         """
         self._expect_one_for_each(outputs)
         if messages.is_registered([*outputs, x]):
-            where = messages.parts_of_one_range(outputs, x, self.rank)
-            return self._post_in_c("hr_all_gather_parts", where, (outputs, x), False, async_op)
+            name, where = messages.parts_in_c("hr_all_gather", outputs, x, self.rank)
+            return self._post_in_c(name, where, (outputs, x), False, async_op)
         own, parts = messages.arrays_of([x]), messages.arrays_of(outputs)
         return self._post_arrays("hr_all_gather", own, parts, (), (outputs, x), async_op)
 
     def reduce_scatter_parts(
         self, x: Any, inputs: Sequence[Any], op: str = "sum", async_op: bool = False
     ) -> Operation:
-        """x becomes the reduction of ``inputs[this rank]`` over all ranks: arrays of any size."""
+        """x becomes the reduction of ``inputs[this rank]`` over all ranks: the reverse of all_gather_parts."""
         self._expect_one_for_each(inputs)
-        own, parts = messages.arrays_of([x]), messages.arrays_of(inputs)
         arguments = (dtypes.reduction_number(op),)
+        if messages.is_registered([x, *inputs]):
+            name, where = messages.parts_in_c("hr_reduce_scatter", inputs, x, self.rank)
+            return self._post_in_c(name, (*where, *arguments), (x, inputs), False, async_op)
+        own, parts = messages.arrays_of([x]), messages.arrays_of(inputs)
         return self._post_arrays("hr_reduce_scatter", parts, own, arguments, (x, inputs), async_op)
 
     def barrier(self, async_op: bool = False) -> Operation:

@@ -284,7 +284,7 @@ void Flow::CompleteOperation(Job& job, Operation& operation) {
     const UsedRanges ranges = RangesOf(job, spec, rank);
     for (const OpenRange& range : ranges.all()) job.member(rank).open.Close(range);
   }
-  if (operation.spec.HasParts()) job.part_tables().Drop(sequence);
+  if (!operation.paired()) job.part_tables().Drop(sequence);
 }
 
 bool Flow::CompleteBlock(Job& job, const Operation& operation, TimeNs now) {

@@ -103,7 +103,10 @@ std::optional<Failure> FindPartsMismatch(const Job& job, const Operation& operat
     const auto rows = job.part_tables().Find(sequence, other);
     if (other == rank || rows.empty()) continue;
     if (operation.spec.uneven) {
-      const auto differs = std::ranges::mismatch(own, rows).in1;
+      // Where a result goes is each rank's own affair.
+      const auto differs =
+          std::ranges::mismatch(own, rows, {}, &ipc::PartRow::sent_count, &ipc::PartRow::sent_count)
+              .in1;
       if (differs == own.end()) return std::nullopt;
       const auto part = static_cast<std::size_t>(differs - own.begin());
       return Failure{

@@ -21,13 +21,29 @@ std::byte* MemoryOf(Job& job, const Operation& operation, std::uint32_t rank, st
   return start == nullptr ? nullptr : start + begin * SizeOf(operation.spec.dtype);
 }
 
+// Where rank `rank` wants its part reduced, from element `begin` on.
+std::byte* ResultOf(Job& job, const Operation& operation, std::uint32_t rank, std::uint64_t begin) {
+  const std::uint64_t sequence = operation.spec.sequence;
+  std::byte* const result = operation.spec.kind == Collective::kReduceScatter
+                                ? job.part_tables().ResultOf(sequence, rank)
+                                : nullptr;
+  if (result == nullptr) return MemoryOf(job, operation, rank, begin);
+  const std::uint64_t part_begin = job.part_tables().Find(sequence, rank)[rank].sent_offset;
+  HR_CHECK(begin >= part_begin, sequence, rank, begin);
+  return result + (begin - part_begin) * SizeOf(operation.spec.dtype);
+}
+
 // Where this node's sum, or its copy of what travels, lies from element `begin` on.
 std::byte* SumOf(Job& job, const Operation& operation, const Block& block, std::uint64_t begin) {
   if (block.scratch != nullptr) {
     return block.scratch + (begin - block.range.begin) * SizeOf(operation.spec.dtype);
   }
   const bool rooted = operation.spec.kind != Collective::kAllReduce && job.IsHere(block.root);
-  return MemoryOf(job, operation, rooted ? block.root : job.local().front(), begin);
+  if (!rooted) return MemoryOf(job, operation, job.local().front(), begin);
+  // What a rank has alone is not summed on this node.
+  const bool is_sum = Reduces(operation.spec.kind) && job.local().size() > 1;
+  return is_sum ? ResultOf(job, operation, block.root, begin)
+                : MemoryOf(job, operation, block.root, begin);
 }
 
 void AddMember(Job& job, const Operation& operation, std::uint32_t rank, std::uint64_t begin,
@@ -150,7 +166,7 @@ void FillInNode(Job& job, const Operation& operation, const Block& block, const 
     const bool reduces = operation.spec.kind == Collective::kReduceScatter;
     transfer.kind = reduces ? Collective::kReduce : Collective::kBroadcast;
     transfer.root = block.root;
-    if (reduces) transfer.output = transfer.members[block.root];
+    if (reduces) transfer.output = ResultOf(job, operation, block.root, part.range.begin);
     return;
   }
   transfer.kind = Collective::kReduce;
@@ -223,7 +239,11 @@ void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
   transfer.root_rank = block.root;
   if (Reduces(transfer.kind)) {
     transfer.kind = Collective::kReduce;
-    if (transfer.root == job.nodes()->self) transfer.output = transfer.members[job.nodes()->self];
+    if (transfer.root == job.nodes()->self) {
+      transfer.output = operation.spec.kind == Collective::kReduceScatter && !operation.spec.OnGpu()
+                            ? ResultOf(job, operation, block.root, part.range.begin)
+                            : transfer.members[job.nodes()->self];
+    }
   } else {
     transfer.kind = Collective::kBroadcast;
   }

@@ -85,6 +85,11 @@ void Intake::PostOperation(Job& job, std::uint32_t rank, const ipc::Record& reco
     return flow_.Fail(job, operation, std::move(*over), now);
   }
   Result<OperationSpec> spec = CheckRecord(record, *member.session);
+  if (spec && spec->has_parts) {
+    HR_CHECK(job.world_size() <= rows_.size(), job.world_size(), rows_.size());
+    const auto rows = std::span(rows_).first(job.world_size());
+    if (Status read = CheckParts(record, *member.session, *spec, rows); !read) spec = read.error();
+  }
   if (!spec) {
     ++board_.counters.records_refused;
     return flow_.Fail(
@@ -103,16 +108,10 @@ void Intake::PostOperation(Job& job, std::uint32_t rank, const ipc::Record& reco
 }
 
 std::optional<Failure> Intake::KeepParts(Job& job, const Operation& operation, std::uint32_t rank,
-                                         const ipc::Record& record, const OperationSpec& spec) {
-  HR_CHECK(job.world_size() <= rows_.size(), job.world_size(), rows_.size());
+                                         const OperationSpec& spec) {
   const auto rows = std::span(rows_).first(job.world_size());
-  if (Status status = CheckParts(record, *job.member(rank).session, spec, rows); !status) {
-    ++board_.counters.records_refused;
-    return Failure{status.error().code(),
-                   fmt::format("{} posted a record that cannot be carried out as operation {}: {}",
-                               job.DescribeRank(rank), spec.sequence, status.error().text())};
-  }
-  job.part_tables().Keep(spec.sequence, rank, rows);
+  job.part_tables().Keep(spec.sequence, rank, rows, spec.result);
+  if (IsParted(spec.kind) && !spec.uneven) return std::nullopt;
   return FindPartsMismatch(job, operation, rank);
 }
 
@@ -184,8 +183,8 @@ void Intake::Join(Job& job, Operation& operation, std::uint32_t rank, const Oper
   }
   job.memory(spec.sequence, rank) = spec.data;
   job.device(spec.sequence, rank) = spec.device;
-  if (spec.HasParts()) {
-    if (auto failure = KeepParts(job, operation, rank, record, spec); failure) {
+  if (spec.has_parts) {
+    if (auto failure = KeepParts(job, operation, rank, spec); failure) {
       return flow_.Fail(job, operation, std::move(*failure), now);
     }
   }

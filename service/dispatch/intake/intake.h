@@ -45,9 +45,9 @@ class Intake {
   static constexpr TimeNs kWordsEvery = 30 * kMicrosecond;
 
   void PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now);
-  // Keeps the record's parts table; why it cannot be carried out.
+  // Keeps the parts table of the record at hand; why it cannot be carried out.
   std::optional<Failure> KeepParts(Job& job, const Operation& operation, std::uint32_t rank,
-                                   const ipc::Record& record, const OperationSpec& spec);
+                                   const OperationSpec& spec);
   // The operation in a free slot; or nothing, when it was refused before it began.
   bool Open(Job& job, Operation& operation, std::uint32_t rank, const ipc::Record& record,
             TimeNs now);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ipc/base/check.h"
 #include "ipc/shared_words.h"
 
@@ -44,7 +46,7 @@ Status CopyRows(const ipc::Record& record, const Session& session, std::span<ipc
 Status CheckRange(std::size_t row, const char* what, std::uint64_t offset, std::uint64_t count,
                   std::uint64_t room) {
   if (offset <= room && count <= room - offset) return {};
-  return Refused(row, fmt::format("{} {} elements from element {} on, beyond the record's {}", what,
+  return Refused(row, fmt::format("{} {} elements from element {} on, beyond its memory's {}", what,
                                   count, offset, room));
 }
 
@@ -70,12 +72,18 @@ Status CheckUse(const OperationSpec& spec, std::uint32_t own, std::uint32_t row,
   return {};
 }
 
-// All of the record's memory is parts, one behind the other.
-Status CheckUneven(const OperationSpec& spec, std::span<const ipc::PartRow> rows) {
+// All of the record's memory is parts, one behind the other. Row `own` may receive as much as its
+// part has, `own` being no rank where the record has no result elsewhere.
+Status CheckUneven(const OperationSpec& spec, std::span<const ipc::PartRow> rows,
+                   std::uint32_t own) {
   std::uint64_t end = 0;
   for (std::size_t row = 0; row < rows.size(); ++row) {
     const ipc::PartRow& part = rows[row];
-    if (part.received_offset != 0 || part.received_count != 0) {
+    if (row == own && part.received_count != part.sent_count) {
+      return Refused(row, fmt::format("receives {} elements of this rank's own part, which has {}",
+                                      part.received_count, part.sent_count));
+    }
+    if (row != own && (part.received_offset != 0 || part.received_count != 0)) {
       return Refused(row, fmt::format("receives {} elements: {} has one part for each rank",
                                       part.received_count, Name(spec.kind)));
     }
@@ -91,14 +99,56 @@ Status CheckUneven(const OperationSpec& spec, std::span<const ipc::PartRow> rows
                  fmt::format("ends at element {}, and the record at {}", end, spec.count));
 }
 
+// Where the reduction of the rank's own part goes; null: to where the part is.
+Result<std::byte*> FindResult(const ipc::Record& record, const Session& session,
+                              const OperationSpec& spec, std::span<const ipc::PartRow> rows) {
+  if (!ipc::HasResult(record)) return nullptr;
+  const SegmentId segment{record.root};
+  const std::span<std::byte> memory = session.FindSegment(segment);
+  if (memory.empty()) {
+    return Error(Code::kNotFound,
+                 fmt::format("record names segment {} for its result, which is not registered",
+                             record.root));
+  }
+  if (spec.OnGpu() || session.DeviceOf(segment) != transport::kHost) {
+    return Error(Code::kInvalidArgument,
+                 "a result elsewhere is written to the host's memory, from there: the record's "
+                 "memory or its result is a GPU's");
+  }
+  const std::uint32_t own = session.identity().rank;
+  const std::uint64_t size = SizeOf(spec.dtype);
+  const ipc::PartRow& part = rows[own];
+  if (Status status = CheckRange(own, "receives", part.received_offset, part.received_count,
+                                 memory.size() / size);
+      !status) {
+    return status.error();
+  }
+  std::byte* const result = memory.data() + part.received_offset * size;
+  const bool apart =
+      spec.data + spec.Bytes() <= result || result + part.received_count * size <= spec.data;
+  if (apart || part.received_count == 0) return result;
+  return Error(Code::kInvalidArgument,
+               fmt::format("the result of {} elements lies in the memory that is reduced, of {}: "
+                           "the two may not overlap",
+                           part.received_count, spec.count));
+}
+
 }  // namespace
 
-Status CheckParts(const ipc::Record& record, const Session& session, const OperationSpec& spec,
+Status CheckParts(const ipc::Record& record, const Session& session, OperationSpec& spec,
                   std::span<ipc::PartRow> rows) {
   HR_CHECK(rows.size() == session.identity().world_size, rows.size());
   if (Status status = CopyRows(record, session, rows); !status) return status;
-  if (spec.uneven) return CheckUneven(spec, rows);
   const std::uint32_t own = session.identity().rank;
+  if (spec.uneven) {
+    if (Status status = CheckUneven(spec, rows, ipc::HasResult(record) ? own : UINT32_MAX); !status)
+      return status;
+    spec.uneven = std::ranges::any_of(
+        rows, [&](const ipc::PartRow& part) { return part.sent_count != rows[0].sent_count; });
+    Result<std::byte*> result = FindResult(record, session, spec, rows);
+    if (result) spec.result = *result;
+    return result ? Status() : Status(result.error());
+  }
   std::uint64_t received_end = 0;
   for (std::uint32_t row = 0; row < rows.size(); ++row) {
     const ipc::PartRow& part = rows[row];

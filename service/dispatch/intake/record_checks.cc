@@ -56,12 +56,12 @@ Status CheckNumbers(const ipc::Record& record, std::uint32_t world_size) {
     return Invalid("reduction", record.reduction, UnknownReductionText(record.reduction));
   }
   const bool has_parts = (record.flags & ipc::kRecordHasParts) != 0;
-  if ((record.flags &
-       ~(ipc::kRecordAwaitsWord | ipc::kRecordHasParts | ipc::kRecordFollowsGradients)) != 0) {
+  if ((record.flags & ~(ipc::kRecordAwaitsWord | ipc::kRecordHasParts |
+                        ipc::kRecordFollowsGradients | ipc::kRecordHasResult)) != 0) {
     return Invalid(
         "flags", record.flags,
-        fmt::format("an operation has only the flags {}, {} and {}", ipc::kRecordAwaitsWord,
-                    ipc::kRecordHasParts, ipc::kRecordFollowsGradients));
+        fmt::format("an operation has only the flags {}, {}, {} and {}", ipc::kRecordAwaitsWord,
+                    ipc::kRecordHasParts, ipc::kRecordFollowsGradients, ipc::kRecordHasResult));
   }
   const auto kind = static_cast<Collective>(record.kind);
   if (Follows(record) && kind != Collective::kBarrier) {
@@ -73,6 +73,12 @@ Status CheckNumbers(const ipc::Record& record, std::uint32_t world_size) {
         "flags", record.flags,
         fmt::format("{} {} parts table", Name(kind), has_parts ? "takes no" : "needs a"));
   }
+  if (ipc::HasResult(record) && (kind != Collective::kReduceScatter || !has_parts)) {
+    return Invalid("flags", record.flags,
+                   fmt::format("only a reduce_scatter with a parts table has its result elsewhere, "
+                               "and this is {}{}",
+                               Name(kind), has_parts ? "" : " without a table"));
+  }
   if (!has_parts && record.parts != 0) {
     return Invalid("parts", record.parts, "without a parts table it is 0");
   }
@@ -82,7 +88,7 @@ Status CheckNumbers(const ipc::Record& record, std::uint32_t world_size) {
     return Invalid("tag", record.tag,
                    "only a send or receive, a parts table, or an all_reduce in a codec has one");
   }
-  if (!paired && record.root >= world_size) {
+  if (!paired && !ipc::HasResult(record) && record.root >= world_size) {
     return Invalid("root", record.root, fmt::format("the job has {} ranks", world_size));
   }
   if (record.timeout_ms > kTimeoutMsMax) {
@@ -166,7 +172,7 @@ Result<OperationSpec> CheckRecord(const ipc::Record& record, const Session& sess
       .kind = static_cast<Collective>(record.kind),
       .dtype = static_cast<DType>(record.dtype),
       .reduction = static_cast<Reduction>(record.reduction),
-      .root = paired ? 0 : record.root,
+      .root = paired || ipc::HasResult(record) ? 0 : record.root,
       .count = record.count,
       .segment = {},
       .timeout_ms = record.timeout_ms != 0 ? record.timeout_ms : session.identity().timeout_ms,
@@ -185,7 +191,8 @@ Result<OperationSpec> CheckRecord(const ipc::Record& record, const Session& sess
     return spec;
   }
   if (spec.kind == Collective::kAllReduce) spec.codec = CodecOfValue(record.tag).value_or(Codec());
-  spec.uneven = IsParted(spec.kind) && (record.flags & ipc::kRecordHasParts) != 0;
+  spec.has_parts = (record.flags & ipc::kRecordHasParts) != 0;
+  spec.uneven = IsParted(spec.kind) && spec.has_parts;
   if (IsParted(spec.kind) && !spec.uneven && record.count % world_size != 0) {
     return Invalid("count", record.count,
                    fmt::format("{} divides it among {} ranks: pad it to a multiple",

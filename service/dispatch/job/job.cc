@@ -152,6 +152,17 @@ void Job::FreeBlock(Block& block) {
   free_blocks_.push_back(PlaceOf(block));
 }
 
+bool Job::Uses(const Operation& operation, std::uint32_t rank, std::span<const std::byte> memory) {
+  if (!operation.posts.Has(rank)) return false;
+  const auto holds = [memory](const std::byte* data) {
+    return data >= memory.data() && data < memory.data() + memory.size();
+  };
+  const std::uint64_t sequence = operation.spec.sequence;
+  if (holds(this->memory(sequence, rank))) return true;
+  return operation.spec.kind == Collective::kReduceScatter &&
+         holds(part_tables_.ResultOf(sequence, rank));
+}
+
 std::int8_t Job::DeviceOf(const Operation& operation, std::uint32_t rank) {
   if (operation.planned()) return members_[rank].session->gradients()->device;
   return device(operation.spec.sequence, rank);

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -194,6 +195,8 @@ class Job {
     if (IsPaired(sequence)) return PartOf(pairs_.at(sequence).memory, sequence, rank);
     return memory_[(sequence % kOperationsMax) * members_.size() + rank];
   }
+  // Whether what `rank` has posted of an open operation begins, or its result does, in `memory`.
+  bool Uses(const Operation& operation, std::uint32_t rank, std::span<const std::byte> memory);
 
   // The GPU it is on, or transport::kHost.
   std::int8_t& device(std::uint64_t sequence, std::uint32_t rank) {

@@ -28,8 +28,11 @@ struct OperationSpec {
   TensorId tensor{ipc::kNoTensor};        // kNoTensor for a one-off range
   SegmentId segment;
   std::uint32_t timeout_ms = 0;
-  // The parts of an all_gather or reduce_scatter are of any size; its parts table has them.
+  bool has_parts = false;  // there is a parts table
+  // The parts of an all_gather or reduce_scatter differ in size; its parts table has them.
   bool uneven = false;
+  // Where the reduction of the rank's own part goes; null: to where the part is.
+  std::byte* result = nullptr;
   // The iteration of gradients that has to have ended before a barrier begins; 0: none has to.
   std::uint64_t follows = 0;
   // The ranks of a send or receive. `source` is ipc::kAnyRank in a receive from any rank.
@@ -41,7 +44,6 @@ struct OperationSpec {
   Collective half = Collective::kAllReduce;
 
   std::uint64_t Bytes() const { return count * SizeOf(dtype); }
-  bool HasParts() const { return uneven || MovesInMessages(kind); }
   bool OnGpu() const { return device != transport::kHost; }
   // Whether another rank's record asks for the same thing, or, of a send, for what it sends.
   bool Matches(const OperationSpec& other) const;

@@ -83,6 +83,16 @@ UsedRanges RangesOf(const Job& job, const OperationSpec& spec, std::uint32_t ran
     used.Add(range(extents.received.begin, extents.received.end, true));
     return used;
   }
+  if (const std::byte* const result = job.part_tables().ResultOf(spec.sequence, rank);
+      spec.kind == Collective::kReduceScatter && result != nullptr) {
+    const ipc::PartRow own = job.part_tables().Find(spec.sequence, rank)[rank];
+    used.Add(range(0, spec.count, false));
+    used.Add({.begin = AddressOf(result),
+              .end = AddressOf(result) + own.received_count * SizeOf(spec.dtype),
+              .sequence = spec.sequence,
+              .written = true});
+    return used;
+  }
   bool is_only_read = false;
   if (ipc::IsSendOrReceive(spec.kind)) is_only_read = spec.target != rank;
   if (spec.kind == Collective::kBroadcast) is_only_read = spec.root == rank;

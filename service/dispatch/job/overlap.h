@@ -2,8 +2,9 @@
 // writes it: the two are not ordered, so the later one is refused. Reading the same bytes twice is
 // fine. All of an operation's memory counts as written, but for a broadcast on its root, and a
 // reduce on all ranks but its root. Of one with a parts table it is what is sent, from the first
-// element to the last, that is read, and what is received that is written. A post that awaits its
-// ready word uses its memory from then on.
+// element to the last, that is read, and what is received that is written; a reduce_scatter whose
+// result goes elsewhere only reads its memory. A post that awaits its ready word uses its memory
+// from then on.
 //
 // Memory that is handed over twice, as two segments, is not recognized as the same.
 #pragma once

@@ -7,7 +7,7 @@
 namespace headrace::service {
 
 void PartTables::Keep(std::uint64_t sequence, std::uint32_t rank,
-                      std::span<const ipc::PartRow> rows) {
+                      std::span<const ipc::PartRow> rows, std::byte* result) {
   HR_CHECK(rows.size() == world_size_ && rank < world_size_, rows.size(), rank);
   if (tables_.empty()) tables_.assign(ipc::kOperationsMax * world_size_, kNone);
   std::uint32_t& table = tables_[PlaceOf(sequence, rank)];
@@ -15,11 +15,13 @@ void PartTables::Keep(std::uint64_t sequence, std::uint32_t rank,
   if (free_.empty()) {
     free_.push_back(static_cast<std::uint32_t>(rows_.size() / world_size_));
     rows_.resize(rows_.size() + world_size_);
+    results_.push_back(nullptr);
     free_.reserve(rows_.size() / world_size_);
   }
   table = free_.back();
   free_.pop_back();
   std::ranges::copy(rows, rows_.begin() + std::ptrdiff_t{table} * world_size_);
+  results_[table] = result;
   ++kept_;
 }
 
@@ -28,6 +30,20 @@ std::span<const ipc::PartRow> PartTables::Find(std::uint64_t sequence, std::uint
   const std::uint32_t table = tables_[PlaceOf(sequence, rank)];
   if (table == kNone) return {};
   return std::span(rows_).subspan(std::size_t{table} * world_size_, world_size_);
+}
+
+std::byte* PartTables::ResultOf(std::uint64_t sequence, std::uint32_t rank) const {
+  if (tables_.empty()) return nullptr;
+  const std::uint32_t table = tables_[PlaceOf(sequence, rank)];
+  return table == kNone ? nullptr : results_[table];
+}
+
+bool PartTables::HasResults(std::uint64_t sequence) const {
+  if (kept_ == 0) return false;
+  for (std::uint32_t rank = 0; rank < world_size_; ++rank) {
+    if (ResultOf(sequence, rank) != nullptr) return true;
+  }
+  return false;
 }
 
 void PartTables::Drop(std::uint64_t sequence) {

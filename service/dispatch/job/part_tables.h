@@ -20,10 +20,16 @@ class PartTables {
  public:
   explicit PartTables(std::uint32_t world_size) : world_size_(world_size) {}
 
-  // The operation has no table of that rank yet; a row for each rank of the job.
-  void Keep(std::uint64_t sequence, std::uint32_t rank, std::span<const ipc::PartRow> rows);
+  // The operation has no table of that rank yet; a row for each rank of the job. `result`: where
+  // the reduction of the rank's own part goes; null: to where the part is.
+  void Keep(std::uint64_t sequence, std::uint32_t rank, std::span<const ipc::PartRow> rows,
+            std::byte* result);
   // Empty where there is none.
   std::span<const ipc::PartRow> Find(std::uint64_t sequence, std::uint32_t rank) const;
+  // As it was kept; null where there is none.
+  std::byte* ResultOf(std::uint64_t sequence, std::uint32_t rank) const;
+  // Whether any rank's was kept with one.
+  bool HasResults(std::uint64_t sequence) const;
   // Those of all ranks.
   void Drop(std::uint64_t sequence);
 
@@ -39,6 +45,7 @@ class PartTables {
   std::uint32_t world_size_;
   std::vector<std::uint32_t> tables_;  // by slot and rank; empty until the first is kept
   std::vector<ipc::PartRow> rows_;     // of table i from i * world_size_ on
+  std::vector<std::byte*> results_;    // by table
   std::vector<std::uint32_t> free_;
   std::size_t kept_ = 0;
 };

@@ -1,13 +1,15 @@
 """One rank of a backend of torch.distributed: every operation of it, in turn with the other backends.
 
-usage: torch_rank.py FOLDER BACKEND RANK RANKS
+usage: torch_rank.py FOLDER BACKEND RANK RANKS [shared]
 
+With "shared", tensors lie in memory that the backend headrace shares with the service.
 A command is an operation, a size in bytes and how often. The answer is as rounds.h has it, or "absent" and the
 reason where the backend has no such operation.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +18,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+Memory = Callable[[], contextlib.AbstractContextManager]  # within which tensors are made
 
 
 @dataclass
@@ -208,9 +212,10 @@ def checked(loop: Loop) -> str | None:
     return None if loop.right() else "a result is wrong"
 
 
-def measure(name: str, size: int, repetitions: int, rank: int, ranks: int) -> str:
+def measure(name: str, size: int, repetitions: int, rank: int, ranks: int, memory: Memory) -> str:
     # At least an element for each rank, the same number for all.
-    loop = OPERATIONS[name](rank, ranks, max(1, size // 4 // ranks) * ranks)
+    with memory():
+        loop = OPERATIONS[name](rank, ranks, max(1, size // 4 // ranks) * ranks)
     try:
         failure = checked(loop)
     except Exception as error:  # noqa: BLE001 - backends have no common error for what they lack
@@ -240,10 +245,15 @@ def main() -> None:
     folder, backend, rank, ranks = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     torch.set_num_threads(1)
     start(backend, folder, rank, ranks)
+    memory: Memory = contextlib.nullcontext
+    if sys.argv[5:] == ["shared"]:
+        import headrace.torch
+
+        memory = headrace.torch.shared_memory
     with open(folder / f"command.{rank}") as commands, open(folder / f"result.{rank}", "w") as results:
         for command in commands:
             name, size, repetitions = command.split()
-            print(measure(name, int(size), int(repetitions), rank, ranks), file=results, flush=True)
+            print(measure(name, int(size), int(repetitions), rank, ranks, memory), file=results, flush=True)
     dist.destroy_process_group()
 
 

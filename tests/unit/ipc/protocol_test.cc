@@ -172,6 +172,7 @@ std::map<std::string, std::uint64_t> NumbersOfCode() {
       {"kRecordAwaitsWord", kRecordAwaitsWord},
       {"kRecordHasParts", kRecordHasParts},
       {"kRecordFollowsGradients", kRecordFollowsGradients},
+      {"kRecordHasResult", kRecordHasResult},
       {"kDeviceMemorySizeMax", kDeviceMemorySizeMax},
       {"kDevicePiecesMax", kDevicePiecesMax},
       {"kWeightMax", kWeightMax},

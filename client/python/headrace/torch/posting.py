@@ -212,6 +212,31 @@ class Poster:
         ]
         return [collective(ranges, ranges[rank], async_op=True)]
 
+    def post_reduce_scatter(
+        self,
+        reduce_scatter: tuple[Callable[..., Operation], Callable[..., Operation]],
+        parts: Sequence[torch.Tensor],
+        result: torch.Tensor,
+        rank: int,
+        name: str,
+    ) -> list[Operation | StreamOperation]:
+        """A reduce-scatter of equal parts, which stay as they are, of which this rank's goes to ``result``.
+
+        ``reduce_scatter``: the session's, and its reduce_scatter_parts for what the service reads where it lies.
+        """
+        in_place, elsewhere = reduce_scatter
+        pieces = one_by_one(parts)
+        count = sum(part.numel() for part in parts)
+        if devices.device_of(result) is None:
+            with self._lock:
+                whole, place = self.places.find_whole(pieces, count), self.places.find(result)
+            if whole is not None and place is not None and not _overlap(pieces[0][1], count, result):
+                ranges = [
+                    Range(whole.tensor, whole.offset + at, part.numel()) for at, part in pieces
+                ]
+                return [elsewhere(place, ranges, name, async_op=True)]
+        return self.post_pieces(in_place, count, pieces, [(pieces[rank][0], result)], name)
+
     def _on_gpu(
         self,
         collective: Callable[..., Operation],
@@ -285,6 +310,11 @@ def _gather_into(read: PieceList, memory: torch.Tensor) -> None:
             place = memory[offset : offset + part.numel()]
             if part.numel() and part.data_ptr() != place.data_ptr():
                 place.copy_(part)
+
+
+def _overlap(first: torch.Tensor, count: int, other: torch.Tensor) -> bool:
+    begin, size = first.data_ptr(), first.element_size()
+    return other.data_ptr() < begin + count * size and begin < other.data_ptr() + other.numel() * size
 
 
 def _flat_of(written: PieceList, count: int) -> torch.Tensor:

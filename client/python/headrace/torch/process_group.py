@@ -190,14 +190,8 @@ class ProcessGroup(Reconfigurable, GroupNames, dist.ProcessGroup):
         arrays = [elements.to_reduce(part) for part in parts]
         result = elements.to_reduce(output)
         if len({part.numel() for part in parts}) == 1:
-            read = one_by_one(arrays)
-            operations = _post_pieces(
-                self.session.reduce_scatter,
-                sum(array.numel() for array in arrays),
-                read,
-                [(read[self._rank][0], result)],
-                name,
-            )
+            both = (self.session.reduce_scatter, self.session.reduce_scatter_parts)
+            operations = self.poster.post_reduce_scatter(both, arrays, result, self._rank, name)
         elif devices.device_of(output) is not None:  # streams know no unequal parts: each goes to its rank
             operations = []
             for root, array in enumerate(arrays):
