@@ -330,7 +330,7 @@ bool ClusterSimulation::HasBegun(const Job& job) const {
 }
 
 void ClusterSimulation::OnAnswered(Job& job) {
-  if (job.deadline_ns == kNever || HasBegun(job)) return;
+  if (job.deadline_ns == kNever || (HasBegun(job) && !job.ends_by_timeouts)) return;
   const TimeNs timeout_ns = TimeNs{Timeout()} * kMillisecond;
   job.deadline_ns = std::max(job.deadline_ns, cluster_.now() + timeout_ns + kSecond);
 }
@@ -347,6 +347,7 @@ void ClusterSimulation::Blame(Job& job, const std::string& name, TimeNs within_n
   // back what was lost since its last turn, which is up to a second longer.
   const TimeNs still_ns = mood_ == ClusterMood::kStandstill ? kStandstillMax + kSecond : 0;
   if (!formed) within_ns = std::max(within_ns, Timeout() * kMillisecond + kDetection + still_ns);
+  job.ends_by_timeouts = job.ends_by_timeouts || !formed;
   job.deadline_ns = std::min(job.deadline_ns, cluster_.now() + within_ns + kSecond);
 }
 

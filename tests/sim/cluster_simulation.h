@@ -91,6 +91,9 @@ class ClusterSimulation {
     bool came_back = false;                    // its ranks have, as another job's
     std::vector<std::uint32_t> members{};      // by rank, as was decided; empty: nothing was
     std::uint32_t generation = 0;              // of that decision
+    // What befell it was before it had begun, and may never be found: two nodes between which only
+    // announcements of sends go.
+    bool ends_by_timeouts = false;
     bool paused = false;
     TimeNs still_from_ns = kNever;  // nothing of it ends any more while it is paused
     std::uint64_t ended_then = 0;
@@ -193,8 +196,8 @@ class ClusterSimulation {
   bool HasFormed(const Job& job) const;
   // Nobody is missing any more, on its one node or on all.
   bool HasBegun(const Job& job) const;
-  // A rank has posted although something has befallen the job. Where a rank is missing, it waits
-  // for that one until it times out.
+  // A rank has posted although something has befallen the job. Where a rank is missing, or was then,
+  // what it has posted may wait until it times out.
   void OnAnswered(Job& job);
   bool TakesPart(const Job& job, std::size_t node) const;
   bool Serves(const Job& job, std::size_t node) const;
