@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "service/actor/inbox.h"
 #include "service/lane/messages.h"
 
 namespace headrace::service {

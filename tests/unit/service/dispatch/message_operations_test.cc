@@ -21,7 +21,7 @@ std::uint64_t Uneven(std::uint32_t source, std::uint32_t target) {
 }
 
 TEST(MessageOperations, GiveEachRankWhatEveryOtherHasForIt) {
-  for (const Ranks& places : kPlaces) {
+  for (const RanksOfNodes& places : kPlaces) {
     Sends sends(places);
     for (const auto& counts : {Even, Uneven}) {
       sends.PostAll(kAllToAll, 0, counts);
@@ -32,7 +32,7 @@ TEST(MessageOperations, GiveEachRankWhatEveryOtherHasForIt) {
 }
 
 TEST(MessageOperations, GatherToEachRootAndScatterFromIt) {
-  for (const Ranks& places : kPlaces) {
+  for (const RanksOfNodes& places : kPlaces) {
     Sends sends(places);
     for (std::uint32_t root = 0; root < sends.world(); ++root) {
       for (const Collective kind : {kGather, kScatter}) {
@@ -46,12 +46,12 @@ TEST(MessageOperations, GatherToEachRootAndScatterFromIt) {
 
 // A message of nothing goes to other nodes too, so that they find out when they disagree.
 TEST(MessageOperations, MoveNothingWhereNobodyHasAnything) {
-  Sends here(Ranks{{0, 1}});
+  Sends here(RanksOfNodes{{0, 1}});
   here.PostAll(kAllToAll, 0, [](std::uint32_t, std::uint32_t) { return std::uint64_t{0}; });
   here.cluster.Advance(kMillisecond);
   here.ExpectDelivered();
   EXPECT_EQ(here.cluster.node(0).LaneRow().stages_ended, 0U);
-  Sends apart(Ranks{{0}, {1}});
+  Sends apart(RanksOfNodes{{0}, {1}});
   apart.PostAll(kAllToAll, 0, [](std::uint32_t, std::uint32_t) { return std::uint64_t{0}; });
   apart.cluster.Advance(kMillisecond);
   apart.ExpectDelivered();
@@ -59,7 +59,7 @@ TEST(MessageOperations, MoveNothingWhereNobodyHasAnything) {
 }
 
 TEST(MessageOperations, SendEachElementOnceToTheNodeThatNeedsIt) {
-  Sends sends(Ranks{{0, 1}, {2, 3}});
+  Sends sends(RanksOfNodes{{0, 1}, {2, 3}});
   sends.PostAll(kAllToAll, 0, Even);
   sends.cluster.Advance(kSecond);
   sends.ExpectDelivered();
@@ -72,7 +72,7 @@ TEST(MessageOperations, SendEachElementOnceToTheNodeThatNeedsIt) {
 }
 
 TEST(MessageOperations, ShareRailsBetweenNodes) {
-  Sends sends(Ranks{{0}, {1}}, {.rails_count = 2});
+  Sends sends(RanksOfNodes{{0}, {1}}, {.rails_count = 2});
   for (int i = 0; i < 3; ++i) {
     sends.PostAll(kAllToAll, 0, [](std::uint32_t, std::uint32_t) { return std::uint64_t{5000}; });
     sends.cluster.Advance(kSecond);
@@ -85,7 +85,7 @@ TEST(MessageOperations, ShareRailsBetweenNodes) {
 
 // However late each node is, and in whatever order its other operations end.
 TEST(MessageOperations, KeepTheirPlaceAmongOtherOperations) {
-  Sends sends(Ranks{{0, 1}, {2}, {3, 4}}, {.credit_bytes = 4096});
+  Sends sends(RanksOfNodes{{0, 1}, {2}, {3, 4}}, {.credit_bytes = 4096});
   for (std::uint32_t late = 0; late < sends.world(); ++late) {
     for (std::uint32_t rank = 0; rank < sends.world(); ++rank) {
       if (rank == late) continue;
@@ -135,7 +135,7 @@ TEST(MessageOperations, TravelInPiecesBesideAnotherJob) {
 }
 
 TEST(MessageOperations, EndWithAMismatchThatNamesBothRanksOfOneNode) {
-  Sends sends(Ranks{{0, 1, 2}});
+  Sends sends(RanksOfNodes{{0, 1, 2}});
   const auto other = [](std::uint32_t source, std::uint32_t target) -> std::uint64_t {
     return source == 2 && target == 1 ? 5 : 4;
   };
@@ -154,7 +154,7 @@ TEST(MessageOperations, EndWithAMismatchThatNamesBothRanksOfOneNode) {
 }
 
 TEST(MessageOperations, EndWithAMismatchOfTheRanksOfTwoNodes) {
-  Sends sends(Ranks{{0}, {1}});
+  Sends sends(RanksOfNodes{{0}, {1}});
   sends.clients[0]->Post(sends.Fill(0, kAllToAll, 0, Even));
   sends.clients[1]->Post(
       sends.Fill(1, kAllToAll, 0, [](std::uint32_t, std::uint32_t) { return std::uint64_t{0}; }));
@@ -165,7 +165,7 @@ TEST(MessageOperations, EndWithAMismatchOfTheRanksOfTwoNodes) {
 }
 
 TEST(MessageOperations, MatchByKindTypeAndRoot) {
-  Sends sends(Ranks{{0, 1}});
+  Sends sends(RanksOfNodes{{0, 1}});
   sends.clients[0]->Post(sends.Fill(0, kGather, 0, Even));
   sends.clients[1]->Post(sends.Fill(1, kGather, 1, Even));
   sends.cluster.Advance(kMillisecond);
@@ -209,7 +209,7 @@ TEST(MessageOperations, RefuseTablesThatMakeNoSense) {
        Code::kInvalidArgument},
       {"no table", [](ipc::Record& r, ipc::PartRow*) { r.flags = 0; }, Code::kInvalidArgument},
   };
-  Sends sends(Ranks{{0, 1, 2}});
+  Sends sends(RanksOfNodes{{0, 1, 2}});
   for (const Case& each : cases) {
     ipc::Record record = sends.Fill(0, kAllToAll, 0, Even);
     each.spoil(record, Sends::TableOf(*sends.clients[0]));
@@ -229,7 +229,7 @@ TEST(MessageOperations, RefuseTablesThatMakeNoSense) {
 }
 
 TEST(MessageOperations, RefuseWhatTheKindDoesNotMove) {
-  Sends sends(Ranks{{0, 1, 2}});
+  Sends sends(RanksOfNodes{{0, 1, 2}});
   ipc::Record record = sends.Fill(1, kGather, 0, Even);
   Sends::TableOf(*sends.clients[1])[2].sent_count = 3;
   sends.clients[1]->Post(record);
@@ -245,7 +245,7 @@ TEST(MessageOperations, RefuseWhatTheKindDoesNotMove) {
 }
 
 TEST(MessageOperations, RefuseMemoryThatAnotherOperationUses) {
-  Sends sends(Ranks{{0, 1}});
+  Sends sends(RanksOfNodes{{0, 1}});
   sends.clients[0]->Post(sends.Fill(0, kAllToAll, 0, Even));
   // What is sent may be read twice, what is received is written.
   sends.clients[0]->Post(SendTo(1, 10));
@@ -258,7 +258,7 @@ TEST(MessageOperations, RefuseMemoryThatAnotherOperationUses) {
 }
 
 TEST(MessageOperations, EndWhenARankDiesBeforeInAndAfterThem) {
-  for (const Ranks& places : {Ranks{{0, 1, 2}}, Ranks{{0, 1}, {2}}}) {
+  for (const RanksOfNodes& places : {RanksOfNodes{{0, 1, 2}}, RanksOfNodes{{0, 1}, {2}}}) {
     Sends sends(places, {.network = {.ns_per_byte = 1000},
                          .make = Loopback({.startup_ns = 100 * kMicrosecond})});
     sends.PostAll(kAllToAll, 0, Even);
@@ -278,7 +278,7 @@ TEST(MessageOperations, EndWhenARankDiesBeforeInAndAfterThem) {
 }
 
 TEST(MessageOperations, TimeOutWithTheRankThatHasNotPosted) {
-  Sends sends(Ranks{{0, 1, 2}});
+  Sends sends(RanksOfNodes{{0, 1, 2}});
   for (const std::uint32_t rank : {0U, 2U}) {
     ipc::Record record = sends.Fill(rank, kAllToAll, 0, Even);
     record.timeout_ms = 50;
@@ -292,7 +292,7 @@ TEST(MessageOperations, TimeOutWithTheRankThatHasNotPosted) {
 }
 
 TEST(MessageOperations, NameTheNodeTheyWaitFor) {
-  Sends sends(Ranks{{0}, {1}});
+  Sends sends(RanksOfNodes{{0}, {1}});
   sends.cluster.node(0).dispatch().ReportLate(5 * kSecond);
   ipc::Record record = sends.Fill(0, kAllToAll, 0, Even);
   record.timeout_ms = 20'000;
@@ -306,7 +306,7 @@ TEST(MessageOperations, NameTheNodeTheyWaitFor) {
 }
 
 TEST(Reduce, GivesTheRootTheSumAndLeavesTheOthers) {
-  for (const Ranks& places : kPlaces) {
+  for (const RanksOfNodes& places : kPlaces) {
     Sends sends(places);
     const std::uint32_t world = sends.world();
     for (std::uint32_t root = 0; root < world; ++root) {
@@ -332,7 +332,7 @@ TEST(Reduce, GivesTheRootTheSumAndLeavesTheOthers) {
 }
 
 TEST(Reduce, ReadsTheMemoryOfAllButTheRoot) {
-  Sends sends(Ranks{{0, 1}});
+  Sends sends(RanksOfNodes{{0, 1}});
   ipc::Record record = OnSegment(Collective::kReduce, DType::kFloat32, 16);
   sends.clients[1]->Post(record);
   sends.clients[1]->Post(SendTo(0, 16));
@@ -343,7 +343,7 @@ TEST(Reduce, ReadsTheMemoryOfAllButTheRoot) {
 }
 
 TEST(Reduce, SendsEachNodesSumOnce) {
-  Sends sends(Ranks{{0, 1}, {2, 3}});
+  Sends sends(RanksOfNodes{{0, 1}, {2, 3}});
   for (ClientEnd* client : sends.clients) {
     client->Post(OnSegment(Collective::kReduce, DType::kFloat32, 1200));
   }

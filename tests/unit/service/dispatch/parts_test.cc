@@ -15,7 +15,7 @@ namespace {
 
 // Parts of any size, and of none.
 struct UnevenJob {
-  explicit UnevenJob(const Ranks& places) : sends(places), counts(sends.world()) {
+  explicit UnevenJob(const RanksOfNodes& places) : sends(places), counts(sends.world()) {
     for (std::uint32_t rank = 0; rank < sends.world(); ++rank) {
       counts[rank] = rank % 3 == 1 ? 0 : 400 * rank + 7;
       total += counts[rank];
@@ -77,7 +77,7 @@ struct UnevenJob {
 };
 
 TEST(UnevenParts, AreGatheredAndReducedWhereTheyBelong) {
-  for (const Ranks& places : kPlaces) {
+  for (const RanksOfNodes& places : kPlaces) {
     UnevenJob uneven(places);
     const std::uint32_t world = uneven.sends.world();
     const auto all = static_cast<float>(100 * world * (world - 1) / 2);
@@ -103,7 +103,7 @@ TEST(UnevenParts, AreGatheredAndReducedWhereTheyBelong) {
 }
 
 TEST(UnevenParts, CrossOnceEach) {
-  UnevenJob uneven(Ranks{{0, 1}, {2, 3}});
+  UnevenJob uneven(RanksOfNodes{{0, 1}, {2, 3}});
   uneven.Post(Collective::kAllGather);
   const std::uint64_t first = uneven.counts[0] + uneven.counts[1];
   const std::uint64_t second = uneven.counts[2] + uneven.counts[3];
@@ -117,7 +117,7 @@ TEST(UnevenParts, CrossOnceEach) {
 }
 
 TEST(UnevenParts, ThatDifferBetweenRanksAreAMismatch) {
-  for (const Ranks& places : {Ranks{{0, 1, 2}}, Ranks{{0}, {1}, {2}}}) {
+  for (const RanksOfNodes& places : {RanksOfNodes{{0, 1, 2}}, RanksOfNodes{{0}, {1}, {2}}}) {
     UnevenJob uneven(places);
     for (std::uint32_t rank = 0; rank < 3; ++rank) {
       ipc::Record record = uneven.Record(rank, Collective::kAllGather);
@@ -137,7 +137,7 @@ TEST(UnevenParts, ThatDifferBetweenRanksAreAMismatch) {
 }
 
 TEST(UnevenParts, ThatMakeNoSenseAreRefused) {
-  UnevenJob uneven(Ranks{{0, 1, 2}});
+  UnevenJob uneven(RanksOfNodes{{0, 1, 2}});
   const auto refuse = [&](auto spoil, std::initializer_list<std::string_view> values) {
     ipc::Record record = uneven.Record(0, Collective::kReduceScatter);
     spoil(record, Sends::TableOf(*uneven.sends.clients[0]));
@@ -158,7 +158,7 @@ TEST(UnevenParts, ThatMakeNoSenseAreRefused) {
 }
 
 TEST(ReduceScatterInto, LeavesTheInputAsItIs) {
-  for (const Ranks& places : kPlaces) {
+  for (const RanksOfNodes& places : kPlaces) {
     UnevenJob job(places);
     for (const bool equal : {false, true}) {
       if (equal) {
@@ -178,7 +178,7 @@ TEST(ReduceScatterInto, LeavesTheInputAsItIs) {
 
 // Where a rank wants its part is its own affair, and whether it has a table of equal parts, too.
 TEST(ReduceScatterInto, MatchesRanksThatReduceInPlace) {
-  for (const Ranks& places : kPlaces) {
+  for (const RanksOfNodes& places : kPlaces) {
     UnevenJob job(places);
     std::ranges::fill(job.counts, 500);
     job.total = 500 * job.counts.size();
@@ -208,7 +208,7 @@ TEST(ReduceScatterInto, MatchesRanksThatReduceInPlace) {
 }
 
 TEST(ReduceScatterInto, RefusesResultsThatMakeNoSense) {
-  UnevenJob job(Ranks{{0, 1, 2}});
+  UnevenJob job(RanksOfNodes{{0, 1, 2}});
   const auto refuse = [&](auto spoil, Code code, std::initializer_list<std::string_view> values) {
     ipc::Record record = job.RecordInto(0);
     spoil(record, Sends::TableOf(*job.sends.clients[0])[0]);
@@ -234,7 +234,7 @@ TEST(ReduceScatterInto, RefusesResultsThatMakeNoSense) {
 
 // Else the service would write to memory that is gone.
 TEST(ReduceScatterInto, KeepsTheSegmentOfItsResult) {
-  UnevenJob job(Ranks{{0, 1}});
+  UnevenJob job(RanksOfNodes{{0, 1}});
   HandDrivenNode& node = job.sends.cluster.node(0);
   ClientEnd& first = *job.sends.clients[0];
   const SegmentId segment = node.AddSegment(first, 4096);

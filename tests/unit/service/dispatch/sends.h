@@ -15,7 +15,7 @@
 
 namespace headrace::support {
 
-using Ranks = std::vector<std::vector<std::uint32_t>>;
+using RanksOfNodes = std::vector<std::vector<std::uint32_t>>;
 // Elements that the first rank has for the second.
 using Counts = std::function<std::uint64_t(std::uint32_t, std::uint32_t)>;
 
@@ -26,7 +26,7 @@ inline constexpr std::uint64_t kCount = 12000;  // of the record
 inline constexpr float kUntouched = -1;
 
 struct Sends {
-  explicit Sends(Ranks ranks_of_nodes, ClusterSpec spec = {})
+  explicit Sends(RanksOfNodes ranks_of_nodes, ClusterSpec spec = {})
       : ranks(std::move(ranks_of_nodes)), cluster(With(spec, ranks.size())) {
     for (const auto& node : ranks) job.world_size += static_cast<std::uint32_t>(node.size());
     clients.resize(job.world_size);
@@ -109,18 +109,18 @@ struct Sends {
     return cluster.node(node).peers().Of<service::JobFailed>();
   }
 
-  Ranks ranks;
+  RanksOfNodes ranks;
   JobSpec job{.world_size = 0, .rendezvous = "a:7733"};
   HandDrivenCluster cluster;
   std::vector<ClientEnd*> clients;  // by rank
 };
 
-inline const std::vector<Ranks> kPlaces = {{{0}},
-                                           {{0, 1}},
-                                           {{0, 1, 2, 3}},
-                                           {{0}, {1}},
-                                           {{0, 3}, {1, 2}},
-                                           {{0}, {1}, {2}},
-                                           {{0, 1, 2}, {3}, {4, 5}}};
+inline const std::vector<RanksOfNodes> kPlaces = {{{0}},
+                                                  {{0, 1}},
+                                                  {{0, 1, 2, 3}},
+                                                  {{0}, {1}},
+                                                  {{0, 3}, {1, 2}},
+                                                  {{0}, {1}, {2}},
+                                                  {{0, 1, 2}, {3}, {4, 5}}};
 
 }  // namespace headrace::support
