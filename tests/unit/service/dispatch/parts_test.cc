@@ -136,6 +136,26 @@ TEST(UnevenParts, ThatDifferBetweenRanksAreAMismatch) {
   }
 }
 
+// One node cuts by the count alone, and the other by its table.
+TEST(UnevenParts, OfOneNodeDoNotMatchEqualOnesOfAnother) {
+  for (const Collective kind : {Collective::kAllGather, Collective::kReduceScatter}) {
+    UnevenJob job(RanksOfNodes{{0, 1}, {2}});
+    std::ranges::fill(job.counts, 500);
+    job.total = 1500;
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      if (rank == 2) job.counts = {400, 600, 500};
+      job.sends.clients[rank]->Post(job.Record(rank, kind));
+    }
+    job.sends.cluster.Advance(30 * kSecond);
+    // Whoever finds out tells the others, by way of their services.
+    int found = 0;
+    for (const ClientEnd* client : job.sends.clients) {
+      found += client->HasEnded(1) && client->Read(1).code == Code::kMismatch ? 1 : 0;
+    }
+    EXPECT_GE(found, 1) << Name(kind);
+  }
+}
+
 TEST(UnevenParts, ThatMakeNoSenseAreRefused) {
   UnevenJob uneven(RanksOfNodes{{0, 1, 2}});
   const auto refuse = [&](auto spoil, std::initializer_list<std::string_view> values) {
