@@ -2,6 +2,7 @@
 
 import gc
 import random
+import time
 import weakref
 
 import headrace
@@ -228,6 +229,24 @@ def of_random_sizes(rank):
     return most_used, most_had, memory.size, len(places._host[1])
 
 
+def let_go_while_it_is_read(rank):
+    """A reduce-scatter whose input nobody has any more, while its memory could be used again."""
+    output, whole = headrace.torch.empty(1 << 16), headrace.torch.empty(1 << 17).fill_(rank + 1.0)
+    if rank == 1:
+        time.sleep(0.5)  # so that the other one waits
+    work = dist.reduce_scatter_tensor(output, whole, async_op=True)
+    address = whole.data_ptr()
+    del whole
+    gc.collect()
+    others = [headrace.torch.empty(1 << 17).fill_(100.0) for _ in range(4)]
+    while_open = address in [other.data_ptr() for other in others]
+    work.wait()
+    del work
+    gc.collect()
+    afterwards = [headrace.torch.empty(1 << 17) for _ in range(8)]
+    return output.unique().tolist(), while_open, address in [other.data_ptr() for other in afterwards]
+
+
 def other_groups_and_types(rank):
     other = dist.new_group()
     gloo = dist.new_group(backend="gloo")
@@ -312,6 +331,12 @@ class InSharedMemory(ServiceCase):
         for arenas, view in run_group(self.service, 2, used_again):
             self.assertEqual(arenas, 1)
             self.assertEqual(view, [7.0] * 10)
+
+    def test_what_is_read_is_kept_until_it_has_ended(self):
+        for values, while_open, afterwards in run_group(self.service, 2, let_go_while_it_is_read):
+            self.assertEqual(values, [3.0])
+            self.assertFalse(while_open)
+            self.assertTrue(afterwards)
 
     def test_an_operation_that_has_ended_keeps_no_memory(self):
         for arenas, alive in run_group(self.service, 2, gathered_into_fresh_memory):

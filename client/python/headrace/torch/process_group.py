@@ -203,7 +203,7 @@ class ProcessGroup(Reconfigurable, GroupNames, dist.ProcessGroup):
             operations = [
                 self.session.reduce_scatter_parts(result, arrays, name, async_op=True)
             ]
-        return operations, lambda: elements.put_back(result, output)
+        return operations, lambda: _put_back([result], [output], arrays)
 
     def reduce_scatter_single(
         self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None
