@@ -196,8 +196,8 @@ class ClusterSimulation {
   bool HasFormed(const Job& job) const;
   // Nobody is missing any more, on its one node or on all.
   bool HasBegun(const Job& job) const;
-  // A rank has posted although something has befallen the job. Where a rank is missing, or was then,
-  // what it has posted may wait until it times out.
+  // A rank has posted although something has befallen the job. Where a rank is missing, or was
+  // then, what it has posted may wait until it times out.
   void OnAnswered(Job& job);
   bool TakesPart(const Job& job, std::size_t node) const;
   bool Serves(const Job& job, std::size_t node) const;
