@@ -264,7 +264,7 @@ Result<TableRequest> PartsRequestOf(const Request& request, const hr_tensor* who
   }
   const std::size_t size = SizeOf(own->dtype);
   if (request.kind == Collective::kAllGather) {
-    // Source and target of a rank that gathers in place are the same.
+    // The two may be the same memory.
     if (part->count != 0) {
       std::memmove(whole->address + made->record.offset + row.sent_offset * size,
                    own->address + part->offset, part->count * size);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include "ipc/base/ids.h"
@@ -17,17 +18,19 @@ namespace headrace::service {
 // Shared by its connection and by the capabilities it was given, which may outlive the connection
 // by the calls that are still under way.
 struct Client : public kj::Refcounted {
-  // `its_leases` outlives this, and the event loop; `its_pace` the connection.
-  Client(Leases& its_leases, ClientProcess accepted, MessagePacer& its_pace, bool is_surplus)
-      : leases(its_leases), pace(its_pace), process(accepted), surplus(is_surplus) {}
+  // `its_leases` outlives this, and the event loop. All connections of the uid share `its_pace`;
+  // calls that are still under way may outlive them.
+  Client(Leases& its_leases, ClientProcess accepted, std::shared_ptr<MessagePacer> its_pace,
+         bool is_surplus)
+      : leases(its_leases), process(accepted), pace(std::move(its_pace)), surplus(is_surplus) {}
 
   // Books a call, on its arrival, that costs as much as so many messages more. Its user's next
   // messages wait for it.
-  void Charge(TimeNs messages) { pace.Book(messages, MonotonicNow()); }
+  void Charge(TimeNs messages) { pace->Book(messages, MonotonicNow()); }
 
   Leases& leases;
-  MessagePacer& pace;  // of all connections of its uid
   ClientProcess process;
+  std::shared_ptr<MessagePacer> pace;
   // Beyond the limit on connections: its attach is refused.
   bool surplus;
   // The connection carries at most one open session.

@@ -146,7 +146,7 @@ kj::Promise<void> Listener::WaitOut(int error_number) {
 Listener::User& Listener::FindUser(std::uint32_t uid) {
   if (users_.size() >= kUsersKeptMax) {
     std::erase_if(users_, [now = MonotonicNow()](const auto& each) {
-      return each.second.connections == 0 && each.second.pace.IsIdle(now);
+      return each.second.connections == 0 && each.second.pace->IsIdle(now);
     });
   }
   return users_[uid];
@@ -207,11 +207,11 @@ void Listener::Serve(UniqueFd socket) {
                                                      kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC |
                                                      kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK);
   auto connection =
-      kj::heap<Connection>(kj::mv(stream), kj::addRef(*client), ports_, options_, user.pace,
+      kj::heap<Connection>(kj::mv(stream), kj::addRef(*client), ports_, options_, *user.pace,
                            [this, fd, whose = *process, &user](const std::string& why) {
                              Disconnect(fd, whose, user, why);
                            });
-  user.pace.Book(kMessagesPerConnection, MonotonicNow());
+  user.pace->Book(kMessagesPerConnection, MonotonicNow());
   ++connections_count_;
   ++user.connections;
   HR_CHECK(connections_count_ <= options_.connections_max + kSurplusMax &&

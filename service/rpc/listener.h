@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -79,7 +80,8 @@ class Listener final : private kj::TaskSet::ErrorHandler {
   // What the connections of one uid share, and for a while after them.
   struct User {
     std::size_t connections = 0;
-    MessagePacer pace{kMessagesPerSecond, kMessagesBurst};
+    std::shared_ptr<MessagePacer> pace =
+        std::make_shared<MessagePacer>(kMessagesPerSecond, kMessagesBurst);
     std::uint64_t cuts = 0;  // connections that went beyond their bounds
     Allowance cuts_shown{4, 10 * kSecond};
   };
