@@ -328,6 +328,16 @@ def complex_sums(rank):
     return results
 
 
+def conjugated_and_negated(rank):
+    """Views whose memory holds something else than their elements."""
+    numbers = torch.tensor([1 + 2j, 3 - 1j]) * (rank + 1)
+    conjugated, negated = numbers.clone().conj(), numbers.clone().conj().imag
+    assert conjugated.is_conj() and negated.is_neg()
+    dist.broadcast(conjugated, 0)  # torch itself refuses to reduce such
+    dist.all_reduce(negated)
+    return conjugated.tolist(), negated.tolist()
+
+
 def booleans(rank):
     found = {}
     for name in ("SUM", "MAX", "BOR", "PRODUCT", "MIN", "BAND"):
@@ -422,6 +432,10 @@ class Capabilities(ServiceCase):
     def test_operations_that_copy_keep_every_bit_of_rare_types(self):
         for count in run_group(self.service, 2, copies):
             self.assertGreaterEqual(count, 13 if MODERN else 5)
+
+    def test_conjugated_and_negated_views_are_what_they_say(self):
+        for results in run_group(self.service, 2, conjugated_and_negated):
+            self.assertEqual(results, ([1 - 2j, 3 + 1j], [-6, 3]))
 
     def test_complex_numbers_are_summed_and_averaged(self):
         for rank, results in enumerate(run_group(self.service, 2, complex_sums)):
