@@ -266,7 +266,13 @@ std::uint64_t Operations::OldestOpenOn(std::uint32_t first, std::uint32_t count)
     // Only this process writes there, and not before the operation has ended.
     const ipc::Record& record = channel_->records[sequence % ipc::kOperationsMax];
     if ((record.flags & ipc::kRecordIsGradient) != 0 || record.tensor == ipc::kNoTensor) continue;
-    if (record.tensor >= first && record.tensor - first < count) return before_ + sequence;
+    const auto names = [first, count](std::uint32_t id) {
+      return id >= first && id - first < count;
+    };
+    // A record with a result elsewhere has that tensor in a field which the service does not read.
+    if (names(record.tensor) || (ipc::HasResult(record) && names(record.segment))) {
+      return before_ + sequence;
+    }
   }
   return 0;
 }

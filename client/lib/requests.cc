@@ -273,6 +273,7 @@ Result<TableRequest> PartsRequestOf(const Request& request, const hr_tensor* who
   }
   made->record.flags |= ipc::kRecordHasResult;
   made->record.root = own->segment->id;
+  made->record.segment = own->id;  // which the service does not read; see OldestOpenOn
   row.received_offset = (own->spec.offset + part->offset) / size;
   row.received_count = part->count;
   return made;

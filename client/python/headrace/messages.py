@@ -74,21 +74,20 @@ def parts_in_c(name: str, parts: Sequence[Any], own: Any, rank: int) -> tuple[st
 
     ValueError unless the parts stand one behind the other. ``own`` is that of the rank, or elsewhere.
     """
-    whole, counts = _one_range(parts)
-    if own == parts[rank]:
+    ranges, own = [_range_of(x) for x in parts], _range_of(own)
+    whole, counts = _one_range(ranges)
+    if own == ranges[rank]:
         return name + "_parts", (*whole, counts)
-    elsewhere = _range_in_c(own)
+    elsewhere = (own.tensor.handle, library.ElementRange(own.offset, own.count))
     ends = (elsewhere, whole) if name == "hr_all_gather" else (whole, elsewhere)
     return name + "_into", (*ends[0], *ends[1], counts)
 
 
-def _range_in_c(x: Any) -> tuple[Any, Any]:
-    x = x if isinstance(x, Range) else x.range(0, x.count)
-    return x.tensor.handle, library.ElementRange(x.offset, x.count)
+def _range_of(x: Tensor | Range) -> Range:
+    return x if isinstance(x, Range) else x.range(0, x.count)
 
 
-def _one_range(parts: Sequence[Any]) -> tuple[tuple[Any, Any], Any]:
-    ranges = [x if isinstance(x, Range) else x.range(0, x.count) for x in parts]
+def _one_range(ranges: Sequence[Range]) -> tuple[tuple[Any, Any], Any]:
     begin = end = ranges[0].offset
     for part in ranges:
         if part.tensor is not ranges[0].tensor or part.offset != end:

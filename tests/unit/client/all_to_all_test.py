@@ -130,6 +130,35 @@ def parts_elsewhere(session):
     return results, session.counters()["copied_bytes"] - before
 
 
+def released_while_open(session):
+    """What a rank hears that releases the tensors of an open reduce-scatter; and in place by a whole tensor."""
+    whole, part = (session.arena(1 << 16).tensor((n,), "float32") for n in (400, 200))
+    whole.numpy()[:] = session.rank + 1
+    ranges, texts = [whole.range(0, 200), whole.range(200, 200)], []
+    if session.rank == 1:
+        session.receive(numpy.zeros(1, numpy.float32), 0)
+    operation = session.reduce_scatter_parts(part, ranges, async_op=True)
+    if session.rank == 0:
+        for tensor in (whole, part):
+            try:
+                tensor.release()
+            except headrace.Error as error:
+                texts.append((error.code, str(error)))
+        session.send(numpy.zeros(1, numpy.float32), 1)
+    operation.wait()
+    result = part.numpy()[0], part.numpy()[199]
+    part.release()
+    return texts, result
+
+
+def whole_tensor_in_place(session):
+    tensor = session.arena(1 << 16).tensor((4,), "float32")
+    tensor.numpy()[:] = 7
+    session.reduce_scatter_parts(tensor, [tensor.range(0, 4)])
+    session.all_gather_parts([tensor], tensor.range(0, 4))
+    return tensor.numpy().tolist()
+
+
 def elsewhere_refused(session):
     whole = session.arena(1 << 16).tensor((600,), "float32")
     ranges = [whole.range(200 * r, 200) for r in range(session.world_size)]
@@ -224,6 +253,14 @@ class AllToAll(ServiceCase):
             self.assertEqual(results[2], [[1], [2], [3]])
             self.assertEqual(results[3], (True, [[3], [6], [9]][own], -1))
             self.assertEqual(copied, 0)
+
+    def test_neither_tensor_is_released_while_the_operation_is_open(self):
+        for own, (texts, result) in enumerate(run_ranks(self.service, 2, released_while_open)):
+            self.assertEqual([code for code, _ in texts], [] if own else ["busy", "busy"], texts)
+            self.assertEqual(result, (3, 3))
+
+    def test_a_whole_tensor_is_the_range_of_all_its_elements(self):
+        self.assertEqual(run_ranks(self.service, 1, whole_tensor_in_place), [[7] * 4])
 
     def test_a_part_elsewhere_that_does_not_fit_is_refused(self):
         for texts in run_ranks(self.service, 3, elsewhere_refused):
