@@ -89,12 +89,37 @@ struct Reduce {
   using Stored = typename Element::Stored;
   using Value = typename Element::Value;
   static constexpr std::uint32_t kElements = kUnitSize / sizeof(Stored);
-  static constexpr std::uint32_t kUnroll = kInputs == 2 ? 4 : kInputs == 4 ? 2 : 1;
+  // Bytes of registers that the sums of one unit take: one for each element, however small.
+  static constexpr std::uint32_t kSumsSize = kElements * (sizeof(Value) < 4 ? 4 : sizeof(Value));
+  // Units at once, where all lie alike: eight loads of 16 bytes where inputs are counted here, else
+  // as many as leave their sums within 32 registers, and four at most.
+  static constexpr std::uint32_t kUnroll = kInputs != 0      ? 8 / kInputs
+                                           : kSumsSize <= 32 ? 4
+                                           : kSumsSize <= 64 ? 2
+                                                             : 1;
+  static constexpr std::uint32_t kUnrollUnaligned = 1;
 
   static HR_KERNEL void Decode(const Vector& vector, Value (&values)[kElements]) {
     Stored stored[kElements];
     memcpy(stored, &vector, sizeof(stored));
     HR_UNROLL for (std::uint32_t i = 0; i < kElements; ++i) values[i] = Element::Decode(stored[i]);
+  }
+
+  static HR_KERNEL Vector Encode(const Value (&sums)[kElements], const KernelWork& work) {
+    Vector vector;
+    if constexpr (requires { Element::EncodePair(sums[0], sums[0]); }) {
+      HR_UNROLL for (std::uint32_t i = 0; i < kElements; i += 2) {
+        vector.words[i / 2] = Element::EncodePair(Operation::Finish(sums[i], work),
+                                                  Operation::Finish(sums[i + 1], work));
+      }
+    } else {
+      Stored stored[kElements];
+      HR_UNROLL for (std::uint32_t i = 0; i < kElements; ++i) {
+        stored[i] = Element::Encode(Operation::Finish(sums[i], work));
+      }
+      memcpy(&vector, stored, sizeof(stored));
+    }
+    return vector;
   }
 
   static HR_KERNEL void Combine(Value (&sums)[kElements], const Vector& next) {
@@ -154,13 +179,7 @@ struct Reduce {
       SumInTurn<kAligned>(work, stretch, at, step, sums);
     }
     Vector results[kCount];
-    HR_UNROLL for (std::uint32_t u = 0; u < kCount; ++u) {
-      Stored stored[kElements];
-      HR_UNROLL for (std::uint32_t i = 0; i < kElements; ++i) {
-        stored[i] = Element::Encode(Operation::Finish(sums[u][i], work));
-      }
-      memcpy(&results[u], stored, sizeof(stored));
-    }
+    HR_UNROLL for (std::uint32_t u = 0; u < kCount; ++u) results[u] = Encode(sums[u], work);
     HR_NO_UNROLL for (std::uint32_t i = 0; i < stretch.outputs_count; ++i) {
       std::byte* const to = OutputOf(work, stretch, stretch.first_output + i) + at;
       HR_UNROLL for (std::uint32_t u = 0; u < kCount; ++u) {
@@ -189,6 +208,7 @@ struct Reduce {
 // From one input to some outputs, bytes as they are.
 struct Copy {
   static constexpr std::uint32_t kUnroll = 8;
+  static constexpr std::uint32_t kUnrollUnaligned = 8;
 
   template <bool kAligned, std::uint32_t kCount>
   static HR_KERNEL void Units(const KernelWork& work, const KernelStretch& stretch,
@@ -221,6 +241,7 @@ struct Copy {
 template <class Move, bool kAligned>
 HR_KERNEL void MoveUnits(const KernelWork& work, std::uint32_t thread, std::uint32_t threads) {
   if (work.stretches_count == 0) return;
+  constexpr std::uint32_t kAtOnce = kAligned ? Move::kUnroll : Move::kUnrollUnaligned;
   const std::uint32_t units = work.stretches[work.stretches_count - 1].units_end;
   std::uint32_t index = 0;
   for (std::uint32_t unit = thread; unit < units;) {
@@ -232,11 +253,10 @@ HR_KERNEL void MoveUnits(const KernelWork& work, std::uint32_t thread, std::uint
     const std::uint32_t begin = (unit - first) * kUnitSize;
     const std::uint32_t end = begin + kUnitSize;
     const std::uint32_t limit = lead + stretch.size;
-    const std::uint64_t last_end = end + std::uint64_t{Move::kUnroll - 1} * threads * kUnitSize;
+    const std::uint64_t last_end = end + std::uint64_t{kAtOnce - 1} * threads * kUnitSize;
     if (begin >= lead && last_end <= limit) {
-      Move::template Units<kAligned, Move::kUnroll>(work, stretch, begin - lead,
-                                                    threads * kUnitSize);
-      unit += Move::kUnroll * threads;
+      Move::template Units<kAligned, kAtOnce>(work, stretch, begin - lead, threads * kUnitSize);
+      unit += kAtOnce * threads;
       continue;
     }
     if (begin >= lead && end <= limit) {

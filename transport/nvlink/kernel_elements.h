@@ -9,6 +9,7 @@
 #include "transport/nvlink/kernel_work.h"
 
 #ifdef __CUDACC__
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #endif
 
@@ -51,8 +52,19 @@ struct Widened {
   static HR_KERNEL Stored Encode(Value value) { return static_cast<Number>(value); }
 };
 
+#ifdef __CUDA_ARCH__
+// Two elements that one instruction narrowed, with the NaN of these kernels in the place of the
+// instruction's own, 0x7FFF, from which it differs in the bits of `nan_difference`.
+__device__ __forceinline__ std::uint32_t WithPlainNaNs(std::uint32_t pair, float low, float high,
+                                                       std::uint32_t nan_difference) {
+  const std::uint32_t in_low = low == low ? 0 : nan_difference;
+  const std::uint32_t in_high = high == high ? 0 : nan_difference << 16;
+  return pair ^ (in_low | in_high);
+}
+#endif
+
 // The upper half of a float32; rounded to nearest even by adding just under half of the last kept
-// place, and one more where that place is odd.
+// place, and one more where that place is odd. On a GPU pairs are rounded by its own instruction.
 struct BFloat16 {
   using Stored = std::uint16_t;
   using Value = float;
@@ -63,6 +75,16 @@ struct BFloat16 {
     const auto bits = BitsAs<std::uint32_t>(PlainNaN(value));
     return static_cast<Stored>((bits + (bits >> 16 & 1U) + 0x7FFFU) >> 16);
   }
+#ifdef __CUDA_ARCH__
+  static __device__ __forceinline__ std::uint32_t EncodePair(Value low, Value high) {
+    const auto pair = BitsAs<std::uint32_t>(__floats2bfloat162_rn(low, high));
+    return WithPlainNaNs(pair, low, high, 0x7FFF ^ 0x7FC0);
+  }
+#else
+  static HR_KERNEL std::uint32_t EncodePair(Value low, Value high) {
+    return Encode(low) | static_cast<std::uint32_t>(Encode(high)) << 16;
+  }
+#endif
 };
 
 // On a GPU by its own instructions, which differ from these steps in NaNs only.
@@ -74,7 +96,14 @@ struct Float16 {
   static HR_KERNEL Stored Encode(Value value) {
     return value == value ? __half_as_ushort(__float2half_rn(value)) : Stored{0x7E00};
   }
+  static __device__ __forceinline__ std::uint32_t EncodePair(Value low, Value high) {
+    const auto pair = BitsAs<std::uint32_t>(__floats2half2_rn(low, high));
+    return WithPlainNaNs(pair, low, high, 0x7FFF ^ 0x7E00);
+  }
 #else
+  static HR_KERNEL std::uint32_t EncodePair(Value low, Value high) {
+    return Encode(low) | static_cast<std::uint32_t>(Encode(high)) << 16;
+  }
   static HR_KERNEL Value Decode(Stored stored) {
     const std::uint32_t magnitude = (stored & 0x7FFFU) << 13;
     const std::uint32_t sign = (stored & 0x8000U) << 16;

@@ -17,6 +17,7 @@ struct SwitchedSum {
   using Stored = typename Element::Stored;
   static constexpr std::uint32_t kElements = kUnitSize / sizeof(Stored);
   static constexpr std::uint32_t kUnroll = 4;
+  static constexpr std::uint32_t kUnrollUnaligned = 4;  // of no use: they lie alike
 
   static HR_KERNEL void Divide(Vector& vector, const KernelWork& work) {
     Stored stored[kElements];
