@@ -43,14 +43,15 @@ hr_status PostOnStream(hr_session* session, const Request& request, const hr_ten
   });
 }
 
-// Runs `body(layout, words)` with what streams need to say and hear about the layout's memory.
+// Runs `body(layout, words)` with what the stream needs to say and hear about the layout's memory.
 template <typename Body>
-hr_status WithLayoutOnGpu(hr_layout* handle, hr_error* error, Body&& body) {
-  return Guarded(error, [handle, &body]() -> Status {
+hr_status WithLayoutOnGpu(hr_layout* handle, void* stream, hr_error* error, Body&& body) {
+  return Guarded(error, [handle, stream, &body]() -> Status {
     if (handle == nullptr) return Error(Code::kInvalidArgument, "the layout is NULL");
     Session& session = handle->session;
-    return InsideOf(session, [handle, &session, &body]() -> Status {
-      const Result<GpuWords*> words = session.WordsFor(handle->layout.device());
+    return InsideOf(session, [handle, stream, &session, &body]() -> Status {
+      const Result<GpuWords*> words =
+          session.WordsFor(handle->layout.device(), static_cast<CuStream>(stream));
       if (!words) return words.error();
       return body(handle->layout, **words);
     });
@@ -157,7 +158,7 @@ hr_status hr_stream_wait(hr_session* session, hr_operation operation, void* stre
 
 hr_status hr_layout_post_on_stream(hr_layout* layout, uint32_t index, void* stream,
                                    hr_operation* operation, hr_error* error) {
-  return WithLayoutOnGpu(layout, error, [=](Layout& opened, GpuWords& words) {
+  return WithLayoutOnGpu(layout, stream, error, [=](Layout& opened, GpuWords& words) {
     StreamSignal signal(words, static_cast<CuStream>(stream));
     return Deliver(opened.Post(index, &signal), operation);
   });
@@ -165,7 +166,7 @@ hr_status hr_layout_post_on_stream(hr_layout* layout, uint32_t index, void* stre
 
 hr_status hr_layout_wait_on_stream(hr_layout* layout, uint32_t index, void* stream,
                                    hr_error* error) {
-  return WithLayoutOnGpu(layout, error, [=](Layout& opened, GpuWords& words) {
+  return WithLayoutOnGpu(layout, stream, error, [=](Layout& opened, GpuWords& words) {
     return opened.WaitOnStream(index, words, static_cast<CuStream>(stream));
   });
 }

@@ -40,10 +40,10 @@ Result<std::unique_ptr<GpuWords>> GpuWords::Pin(const transport::PrimaryContext&
 }
 
 // A graph would write and await one operation's words again at every replay.
-Status GpuWords::CheckNotCaptured(CuStream stream) const {
+Status GpuWords::CheckNotCaptured(const transport::PrimaryContext& context, CuStream stream) {
   constexpr std::uint32_t kNotCapturing = 0;  // CU_STREAM_CAPTURE_STATUS_NONE
-  const CudaDriver& driver = *context_.get().driver;
-  const CurrentContext current(driver, context_.get().context);
+  const CudaDriver& driver = *context.get().driver;
+  const CurrentContext current(driver, context.get().context);
   std::uint32_t status = kNotCapturing;
   const CuResult asked = driver.call().stream_is_capturing(stream, &status);
   if (asked == CuResult::kSuccess && status == kNotCapturing) return {};
@@ -58,7 +58,7 @@ Status GpuWords::CheckNotCaptured(CuStream stream) const {
 
 Status GpuWords::WriteReady(CuStream stream, std::uint64_t sequence) {
   const std::lock_guard lock(mutex_);
-  if (Status checked = CheckNotCaptured(stream); !checked) return checked;
+  if (Status checked = CheckNotCaptured(context_, stream); !checked) return checked;
   const Result<CuEvent> mark = MarkOf(stream);
   if (!mark) return mark.error();
   Status written = words_->Write(stream, kReady + PlaceOf(sequence), sequence);
@@ -68,7 +68,7 @@ Status GpuWords::WriteReady(CuStream stream, std::uint64_t sequence) {
 
 Status GpuWords::AwaitEnd(CuStream stream, std::uint64_t sequence) {
   const std::lock_guard lock(mutex_);
-  if (Status checked = CheckNotCaptured(stream); !checked) return checked;
+  if (Status checked = CheckNotCaptured(context_, stream); !checked) return checked;
   const Result<CuEvent> mark = MarkOf(stream);
   if (!mark) return mark.error();
   // The least word that says "ended", whatever code and text stand in its lower half.

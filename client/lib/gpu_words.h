@@ -30,6 +30,11 @@ class GpuWords {
   static Result<std::unique_ptr<GpuWords>> Pin(const transport::PrimaryContext& context,
                                                ipc::ChannelLayout& channel);
 
+  // Refuses a stream that is being captured into a graph, without a call that would end the
+  // capture, as pinning does.
+  static Status CheckNotCaptured(const transport::PrimaryContext& context,
+                                 transport::CuStream stream);
+
   // The ready word of operation `sequence` becomes that once `stream` has come this far.
   Status WriteReady(transport::CuStream stream, std::uint64_t sequence);
   // What follows in `stream` starts once operation `sequence` has ended, well or badly.
@@ -46,7 +51,6 @@ class GpuWords {
            std::unique_ptr<transport::StreamWords> words)
       : context_(context), pages_(std::move(pages)), words_(std::move(words)) {}
   // Where a mark is kept for the stream; made for a stream that is new here.
-  Status CheckNotCaptured(transport::CuStream stream) const;
   Result<transport::CuEvent> MarkOf(transport::CuStream stream);
   void Mark(transport::CuStream stream, transport::CuEvent mark);
   bool HasPassed(transport::CuEvent mark) const;

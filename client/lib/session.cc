@@ -397,7 +397,6 @@ Result<std::uint64_t> Session::Post(const Request& request, const hr_tensor* ten
   return operations_.Post(*record);
 }
 
-// None on memory of GPUs, from where nothing is compressed: what is posted there says none.
 void Session::AddCodec(ipc::Record& record) const {
   const auto reduction = static_cast<Reduction>(record.reduction);
   const bool sums = reduction == Reduction::kSum || reduction == Reduction::kAverage;
@@ -432,16 +431,17 @@ Result<std::uint64_t> Session::Post(Result<TableRequest> request) {
 
 Result<std::uint64_t> Session::PostOnStream(const Request& request, const hr_tensor* tensor,
                                             const hr_range* range, transport::CuStream stream) {
-  const Result<ipc::Record> record = TensorRecordOf(request, tensor, range, asker());
+  Result<ipc::Record> record = TensorRecordOf(request, tensor, range, asker());
   if (!record) return record.error();
-  const Result<GpuWords*> words = WordsFor(tensor->device);
+  AddCodec(*record);
+  const Result<GpuWords*> words = WordsFor(tensor->device, stream);
   if (!words) return words.error();
   StreamSignal signal(**words, stream);
   return operations_.PostWhenReady(*record, signal);
 }
 
-Result<GpuWords*> Session::WordsFor(int device) {
-  if (device >= 0) return gpus_.WordsOf(device);
+Result<GpuWords*> Session::WordsFor(int device, transport::CuStream stream) {
+  if (device >= 0) return gpus_.WordsOf(device, stream);
   return Error(Code::kInvalidArgument,
                "the memory is the host's, which no stream makes ready: post it without a stream");
 }
@@ -456,7 +456,7 @@ Status Session::Leave() {
 Status Session::WaitOnStream(std::uint64_t operation, transport::CuStream stream) {
   const Result<bool> ended = operations_.HasEnded(operation);
   if (!ended) return ended.error();
-  const Result<GpuWords*> words = gpus_.WordsForWaits();
+  const Result<GpuWords*> words = gpus_.WordsForWaits(stream);
   if (!words) return words.error();
   if (*ended) return {};
   return (*words)->AwaitEnd(stream, operations_.NumberInChannel(operation));

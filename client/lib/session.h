@@ -145,7 +145,7 @@ class Session final : public LossListener {
   // Where CUDA's driver is; before it is needed.
   void UseCudaLibrary(std::string library) { gpus_.UseLibrary(std::move(library)); }
   // For streams that make memory on that GPU ready, or wait for it; -1, the host, is refused.
-  Result<GpuWords*> WordsFor(int device);
+  Result<GpuWords*> WordsFor(int device, transport::CuStream stream);
 
   void ReadCounters(hr_counters& counters) const;
 

@@ -76,16 +76,19 @@ Status SessionGpus::NoteMemoryOn(int device) {
   return {};
 }
 
-Result<GpuWords*> SessionGpus::WordsOf(int device) {
+Result<GpuWords*> SessionGpus::WordsOf(int device, transport::CuStream stream) {
   const std::lock_guard lock(mutex_);
-  return WordsLocked(device);
+  return WordsLocked(device, stream);
 }
 
-Result<GpuWords*> SessionGpus::WordsLocked(int device) {
+Result<GpuWords*> SessionGpus::WordsLocked(int device, transport::CuStream stream) {
   const Result<PrimaryContext*> context = ContextLocked(device);
   if (!context) return context.error();
   Gpu& gpu = gpus_[device];
   if (gpu.words == nullptr) {
+    if (Status checked = GpuWords::CheckNotCaptured(**context, stream); !checked) {
+      return checked.error();
+    }
     Result<std::unique_ptr<GpuWords>> words = GpuWords::Pin(**context, *channel_);
     if (!words) return words.error().Within(fmt::format("let streams of GPU {} wait", device));
     gpu.words = std::move(words).value();
@@ -93,7 +96,7 @@ Result<GpuWords*> SessionGpus::WordsLocked(int device) {
   return gpu.words.get();
 }
 
-Result<GpuWords*> SessionGpus::WordsForWaits() {
+Result<GpuWords*> SessionGpus::WordsForWaits(transport::CuStream stream) {
   const std::lock_guard lock(mutex_);
   if (first_ < 0) {
     return Error(
@@ -105,10 +108,10 @@ Result<GpuWords*> SessionGpus::WordsForWaits() {
   // Without a current context there is none: the first GPU is meant.
   if (driver_->call().ctx_get_current(&current) == CuResult::kSuccess && current != nullptr) {
     for (const auto& [device, gpu] : gpus_) {
-      if (gpu.context.get().context == current) return WordsLocked(device);
+      if (gpu.context.get().context == current) return WordsLocked(device, stream);
     }
   }
-  return WordsLocked(first_);
+  return WordsLocked(first_, stream);
 }
 
 bool SessionGpus::HasWords() {

@@ -46,11 +46,12 @@ class SessionGpus {
 
   Result<transport::DeviceAllocation> AllocationAt(transport::CuAddress address);
 
-  // The words for streams of one GPU on which the session has memory; pinned by the first call.
-  Result<GpuWords*> WordsOf(int device);
+  // The words for streams of one GPU on which the session has memory; pinned by the first call, for
+  // which the stream that is about to use them may not be in a capture.
+  Result<GpuWords*> WordsOf(int device, transport::CuStream stream);
   // For the streams of the calling thread's current GPU, if the session has words there; else of
   // the first GPU on which the session had memory.
-  Result<GpuWords*> WordsForWaits();
+  Result<GpuWords*> WordsForWaits(transport::CuStream stream);
   // The session has memory on it, by an open driver.
   Status NoteMemoryOn(int device);
 
@@ -71,7 +72,7 @@ class SessionGpus {
   };
   void AwaitLocked(GpuWords& words, TimeNs deadline);
   Result<transport::PrimaryContext*> ContextLocked(int device);
-  Result<GpuWords*> WordsLocked(int device);
+  Result<GpuWords*> WordsLocked(int device, transport::CuStream stream);
   Result<std::shared_ptr<const transport::CudaDriver>> DriverLocked();
 
   ipc::ChannelLayout* channel_;  // never null

@@ -117,6 +117,7 @@ def as_torchs_gpu(gpu: DoubledGpu) -> Iterator[None]:
         mock.patch.object(devices, "finished_future", finished_future),
         mock.patch.object(devices, "device_of", lambda _: gpu.number),
         mock.patch.object(devices, "current_stream", lambda _: gpu.stream),
+        mock.patch.object(devices, "refuse_capture", lambda _: None),
         mock.patch.object(devices, "new_stream", lambda _: gpu.new_stream()),
         mock.patch.object(devices, "on_stream", contextlib.nullcontext),
         mock.patch.object(devices, "record_event", lambda _: gpu.synchronize() or "event"),

@@ -76,6 +76,8 @@ enum class CuResult : std::uint32_t {
   kMpsClientTerminated = 810,
   kExternalDevice = 911,
   kUnknown = 999,
+  kStreamCaptureUnsupported = 900,
+  kStreamCaptureInvalidated = 901,
 };
 
 enum class CuDeviceAttribute : std::uint32_t {

@@ -1,6 +1,7 @@
 // Streams that are captured into a graph (CUDA Driver API, Stream Management): enough of it to tell
-// that one is; none of these calls lists CUDA_ERROR_INVALID_CONTEXT. What is posted meanwhile is
-// carried out, and there is no graph.
+// that one is, and that a call of the process which pins memory ends it
+// (cuThreadExchangeStreamCaptureMode, CU_STREAM_CAPTURE_MODE_GLOBAL); none of these calls lists
+// CUDA_ERROR_INVALID_CONTEXT. What is posted meanwhile is carried out, and there is no graph.
 #include "tests/support/cuda_double/machine.h"
 
 namespace headrace::transport {
@@ -16,6 +17,7 @@ __attribute__((visibility("default"))) CuResult cuStreamBeginCapture_v2(CuStream
       result != CuResult::kSuccess)
     return result;
   found->captured = true;
+  found->spoiled = false;
   return CuResult::kSuccess;
 }
 
@@ -27,7 +29,7 @@ __attribute__((visibility("default"))) CuResult cuStreamEndCapture(CuStream stre
     return result;
   found->captured = false;
   *graph = nullptr;
-  return CuResult::kSuccess;
+  return found->spoiled ? CuResult::kStreamCaptureInvalidated : CuResult::kSuccess;
 }
 
 }  // extern "C"
@@ -43,3 +45,16 @@ CuResult cuStreamIsCapturing(CuStream stream, std::uint32_t* status) {
 }
 
 }  // namespace headrace::transport
+
+namespace headrace::cuda_double {
+
+bool SpoilCaptures(Machine& machine) {
+  bool any = false;
+  for (auto& [handle, stream] : machine.streams) {
+    any = any || stream->captured;
+    stream->spoiled = stream->spoiled || stream->captured;
+  }
+  return any;
+}
+
+}  // namespace headrace::cuda_double

@@ -126,6 +126,7 @@ struct StreamState {
   bool blocking = true;  // keeps order with the default stream
   bool closed = false;
   bool captured = false;   // into a graph
+  bool spoiled = false;    // the capture, by a call that it does not allow
   bool abandoned = false;  // its context is gone: waits give up
   std::deque<StreamOperation> queue;
   std::uint64_t posted = 0;
@@ -267,6 +268,8 @@ std::uint64_t BytesHeld(int ordinal);
 // The place that `address` lies in, or places.end().
 std::map<CuAddress, Place>::iterator PlaceAt(CuAddress address);
 bool IsPinned(CuAddress address, std::size_t size);
+// Whether this process captures a stream, whose capture is spoilt then.
+bool SpoilCaptures(Machine& machine);
 // Whether a GPU may read (or also write) all of a range: memory that it has access to, or pinned.
 bool MayTouch(int ordinal, CuAddress address, std::size_t size, bool writes);
 

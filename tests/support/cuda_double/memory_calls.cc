@@ -159,6 +159,7 @@ CuResult cuMemHostRegister_v2(void* memory, std::size_t size, unsigned flags) {
   int ordinal = 0;
   if (const CuResult result = CurrentOrdinal(ordinal); result != CuResult::kSuccess) return result;
   if (machine.settings.Lacks("host_register")) return CuResult::kNotSupported;
+  if (SpoilCaptures(machine)) return CuResult::kStreamCaptureUnsupported;
   const auto address = reinterpret_cast<CuAddress>(memory);
   if (memory == nullptr || size == 0 || flags > 3) return CuResult::kInvalidValue;
   const auto next = machine.host_ranges.lower_bound(address);
@@ -179,8 +180,14 @@ CuResult cuMemHostRegister_v2(void* memory, std::size_t size, unsigned flags) {
 
 CuResult cuMemHostUnregister(void* memory) {
   HR_DOUBLE_ENTER_IN_CONTEXT();
-  const auto gone = machine.host_ranges.erase(reinterpret_cast<CuAddress>(memory));
-  return gone != 0 ? CuResult::kSuccess : CuResult::kHostMemoryNotRegistered;
+  const auto address = reinterpret_cast<CuAddress>(memory);
+  const auto range = machine.host_ranges.find(address);
+  if (range == machine.host_ranges.end()) return CuResult::kHostMemoryNotRegistered;
+  // What uses the memory ends first, as with cuMemFree: so did an H200 (tests/gpu/driver_probe).
+  const int ordinal = range->second.ordinal;
+  const DeviceLock device(lock, ordinal, DeviceLock::Takes::kItsTime);
+  const CuResult result = WaitForDevice(lock, ordinal);
+  return machine.host_ranges.erase(address) != 0 ? result : CuResult::kHostMemoryNotRegistered;
 }
 
 CuResult cuMemHostGetDevicePointer_v2(CuAddress* address, void* memory, unsigned flags) {

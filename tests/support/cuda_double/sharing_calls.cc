@@ -145,14 +145,18 @@ CuResult cuIpcCloseMemHandle(CuAddress address) {
   int ordinal = 0;
   if (const CuResult result = CurrentOrdinal(ordinal); result != CuResult::kSuccess) return result;
   const DeviceLock device(lock, ordinal, DeviceLock::Takes::kItsTime);
+  const auto is_open = [&](const auto& place) {
+    return place != machine.places.end() && place->second.kind == PlaceKind::kLegacy;
+  };
+  if (!is_open(PlaceAt(address))) return CuResult::kInvalidValue;
+  // What uses the memory ends first, as with cuMemFree: so did an H200 (tests/gpu/driver_probe).
+  const CuResult result = WaitForDevice(lock, ordinal);
   const auto place = PlaceAt(address);
-  if (place == machine.places.end() || place->second.kind != PlaceKind::kLegacy) {
-    return CuResult::kInvalidValue;
-  }
-  if (--place->second.opens != 0) return CuResult::kSuccess;
+  if (!is_open(place)) return CuResult::kInvalidValue;
+  if (--place->second.opens != 0) return result;
   ::munmap(reinterpret_cast<void*>(place->first), place->second.memory->size);
   machine.places.erase(place);
-  return CuResult::kSuccess;
+  return result;
 }
 
 }  // namespace headrace::transport

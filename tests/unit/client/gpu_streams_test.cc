@@ -25,6 +25,7 @@ class StreamCapture {
     const auto begin = Find<CuResult(CuStream, std::uint32_t)>("cuStreamBeginCapture_v2");
     EXPECT_EQ(begin(stream_, 0), CuResult::kSuccess);
   }
+  // That the capture has succeeded: what a driver refuses in it spoils it.
   ~StreamCapture() {
     void* graph = nullptr;
     const auto end = Find<CuResult(CuStream, void**)>("cuStreamEndCapture");
@@ -89,6 +90,21 @@ TEST_P(GpuStreamsTest, HoldsTheStreamUntilTheOperationHasEnded) {
   Synchronize();
   ASSERT_EQ(hr_stream_wait(&handle_, operation, stream(), &error_), HR_OK);
   EXPECT_TRUE(IsIdle());  // of what has ended, nothing is put into the stream
+}
+
+TEST_P(GpuStreamsTest, LeavesACaptureAloneThatTheFirstPostOfASessionFinds) {
+  hr_tensor* tensor = Tensor(100);
+  {
+    const StreamCapture capture(stream());
+    hr_operation operation = 0;
+    EXPECT_EQ(
+        hr_all_reduce_on_stream(&handle_, tensor, nullptr, HR_SUM, stream(), &operation, &error_),
+        HR_INVALID_ARGUMENT);
+    EXPECT_TRUE(Says("captured into a CUDA graph")) << error_.text;
+  }
+  const hr_operation posted = Post(tensor);
+  service_->End(service_->Take().commit);
+  EXPECT_EQ(hr_wait(&handle_, posted, -1, &error_), HR_OK);
 }
 
 // A replay of the graph would write and await the words of an operation that ended long ago.
@@ -294,7 +310,7 @@ TEST(GpuStreamsDeathTest, LeavesWordsToAStreamThatIsHeldUpBySomethingElse) {
         {
           SessionGpus gpus(channel.channel.layout(), cuda_double::LibraryPath());
           HR_CHECK(gpus.Driver().ok() && gpus.NoteMemoryOn(0).ok());
-          GpuWords* words = gpus.WordsOf(0).value();
+          GpuWords* words = gpus.WordsOf(0, stream.get().thing).value();
           HR_CHECK(words->WriteReady(stream.get().thing, 5).ok());
           gpus.LetStreamsPass(kMillisecond);
         }

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from headrace.errors import Error
+
 _ONE_FUNCTION = hasattr(torch, "get_autocast_dtype")  # torch 2.4
 
 
@@ -44,6 +46,18 @@ def current_stream(device: int | None) -> int | None:
     if device is None:
         return None
     return torch.cuda.current_stream(device).cuda_stream
+
+
+def refuse_capture(device: int | None) -> None:
+    """Error where what is posted now would stand in a CUDA graph. Before anything is shared: that would end
+    the capture."""
+    if device is None or not torch.cuda.is_current_stream_capturing():
+        return
+    raise Error(
+        "the stream is being captured into a CUDA graph, and a collective that stands in a graph would not be "
+        "posted again when it is replayed: call it outside of torch.cuda.graph()",
+        "invalid argument", 1,
+    )  # fmt: skip
 
 
 def new_stream(device: int) -> torch.cuda.Stream:

@@ -136,6 +136,7 @@ class Poster:
     ) -> list[Operation | StreamOperation]:
         """One operation on an array. An empty one is posted, too: other ranks match it."""
         device = devices.device_of(array)
+        devices.refuse_capture(device)
         with self._lock:
             where = self.places.find(array)
             if device is None:
@@ -160,6 +161,7 @@ class Poster:
         """The same of an array of ``count`` elements that lies in several tensors. What is only read stays as it is."""
         first = next(array for _, array in [*read, *written])
         device = devices.device_of(first)
+        devices.refuse_capture(device)
         with self._lock:
             whole = self.places.find_whole(written, count) if written else None
             if device is not None:
