@@ -13,6 +13,7 @@ from headrace.torch.group_names import GroupNames
 from headrace.torch.jobs import agree_on_name
 from headrace.torch.planned_ddp import PlannedWork
 from headrace.torch.process_group import ProcessGroup
+from headrace.torch.stream_work import StreamWork
 from headrace.torch.tracing import keep_untraced
 from headrace.torch.work import Work
 
@@ -61,7 +62,7 @@ def _create(options: Any, backend_options: Any = None) -> ProcessGroup:
         )
     codec = codec_of_group(backend_options)
     _refuse_to_replace_others()
-    keep_untraced(ProcessGroup, GroupNames, Work, PlannedWork)
+    keep_untraced(ProcessGroup, GroupNames, Work, PlannedWork, StreamWork)
     rank, size = options.group_rank, options.group_size
     if getattr(options, "enable_reconfigure", False):  # torch 2.14
         return ProcessGroup(

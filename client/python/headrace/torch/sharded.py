@@ -113,7 +113,7 @@ class Unit(ReduceScatter):
     def __init__(self, module: FSDPModule) -> None:
         self.module = module
         self.state = module._get_fsdp_state()
-        (self._group,) = self.state._fsdp_param_groups
+        (self._group,) = _groups_of(self.state)
         own = type(self._group._reduce_scatter_comm).__name__
         if own != "DefaultReduceScatter":
             raise ValueError(
@@ -266,6 +266,9 @@ class ShardedOptimizer(WrappingOptimizer):
             else:
                 unit.due[parameter] = Due(parameter.grad, options)
         self._updates.make(alone, options)
+        if any(parameter.device.type != "cpu" for parameter in self._unit_of):
+            # torch's stream that gathers parameters waits for updates before the first module's forward only.
+            self.synchronize()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Lets go of all gradients; an update that is due has its own."""
@@ -344,6 +347,13 @@ def _allocate(
     return torch.empty(*size, dtype=dtype, device=device)
 
 
+def _groups_of(state: Any) -> list[Any]:
+    """A module's parameters by their mesh; torch before 2.12 has at most one group of them."""
+    if hasattr(state, "_fsdp_param_groups"):
+        return list(state._fsdp_param_groups)
+    return [state._fsdp_param_group] if state._fsdp_param_group is not None else []
+
+
 def _units_of(model: FSDPModule) -> list[Unit]:
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if any(hasattr(module, _MARK) for module in modules):
@@ -351,10 +361,10 @@ def _units_of(model: FSDPModule) -> list[Unit]:
     units, seen = [], set()
     for module in modules:
         state = module._get_fsdp_state()
-        if state in seen or not state._fsdp_param_groups:
+        if state in seen or not _groups_of(state):
             continue
         seen.add(state)
-        if len(state._fsdp_param_groups) > 1:
+        if len(_groups_of(state)) > 1:
             raise ValueError(
                 "accelerate(): a module has parameters on several meshes; torch takes one reduce-scatter "
                 "for it, and accelerate() none of them: train it without"
