@@ -102,6 +102,7 @@ ControlOptions ControlOptionsOf(const Config& config, const std::string& gpus_mi
           .gpus_missing = gpus_missing.empty()
                               ? ""
                               : fmt::format("this service uses no GPUs: {}", gpus_missing),
+          .nccl_between_nodes = config.gpu_network == GpuNetwork::kNccl,
           .rendezvous = {.names = {.node_name = config.node_name,
                                    .address = config.node_address,
                                    .port = peer_port,

@@ -41,6 +41,22 @@ Status CheckOverlaps(const Layout& layout) {
   return {};
 }
 
+// Empty where the codecs can compress such gradients.
+std::string WhyNotCompressed(DType dtype, const CodecChoice& own, GradientsPlace place) {
+  if (dtype != DType::kFloat32) {
+    return fmt::format("is of {}: only float32 is compressed", Name(dtype));
+  }
+  if (place == GradientsPlace::kHost) return {};
+  if (place == GradientsPlace::kGpusByNccl) {
+    return "is on a GPU, from where NCCL takes it as it is: gpu_network = staged compresses";
+  }
+  const bool keeps =
+      NeedsResidual(own.codec) || std::ranges::any_of(own.allowed.List(), NeedsResidual);
+  if (!keeps) return {};
+  return "is on a GPU, for which no residuals are kept: take bf16, fp16, int8-stochastic, "
+         "int4-stochastic or lossless";
+}
+
 }  // namespace
 
 std::string DescribeTensor(const Layout& layout, std::size_t index) {
@@ -51,7 +67,7 @@ std::string DescribeTensor(const Layout& layout, std::size_t index) {
 }
 
 Status SetCodecs(Layout& layout, const CodecChoice& choice,
-                 std::span<const std::optional<CodecChoice>> each, bool on_gpu) {
+                 std::span<const std::optional<CodecChoice>> each, GradientsPlace place) {
   if (!each.empty() && each.size() != layout.tensors.size()) {
     return Wrong(fmt::format("{} codecs for {} tensors: one for each, or none", each.size(),
                              layout.tensors.size()));
@@ -64,13 +80,12 @@ Status SetCodecs(Layout& layout, const CodecChoice& choice,
     const CodecChoice own = named ? *each[i] : worth_it ? choice : CodecChoice();
     tensor.codec = own.codec;
     tensor.allowed = own.allowed;
-    tensor.keeps_codec = named || !worth_it || on_gpu;
-    if (own.is_none() || (possible && !on_gpu)) continue;
-    return Wrong(
-        fmt::format("{} is to be compressed as {} and is {}: only float32 in the host's "
-                    "memory is compressed",
-                    DescribeTensor(layout, i), ChoiceName(own),
-                    possible ? "on a GPU" : fmt::format("of {}", Name(tensor.dtype))));
+    tensor.keeps_codec = named || !worth_it || place != GradientsPlace::kHost;
+    if (own.is_none()) continue;
+    if (const std::string why = WhyNotCompressed(tensor.dtype, own, place); !why.empty()) {
+      return Wrong(fmt::format("{} is to be compressed as {}, and {}", DescribeTensor(layout, i),
+                               ChoiceName(own), why));
+    }
   }
   return {};
 }

@@ -31,11 +31,14 @@ Status CheckLayout(const Layout& layout);
 // Whether a job can have had so many iterations in earlier epochs.
 Status CheckIterationsBefore(std::uint64_t iterations);
 
+// Where the gradients of a layout lie, and how those on GPUs reach other nodes.
+enum class GradientsPlace : std::uint8_t { kHost, kGpusThroughHost, kGpusByNccl };
+
 // Gives each tensor its codecs: `each`, by tensor, where that names some, else `choice`, unless it
 // is small (kCompressedBytesMin) or of other elements than float32. kInvalidArgument where a codec
-// is named for other elements, or for `on_gpu`, from where nothing is compressed.
+// is named for other elements, or for GPUs' memory that it cannot compress.
 Status SetCodecs(Layout& layout, const CodecChoice& choice,
-                 std::span<const std::optional<CodecChoice>> each, bool on_gpu);
+                 std::span<const std::optional<CodecChoice>> each, GradientsPlace place);
 
 // 64-bit FNV-1a of the names in order, each behind its size as 8 bytes, lowest first. Differs for
 // ranks that have gradients of equal size in different orders.

@@ -93,6 +93,7 @@ Control::Control(ControlOptions options, ControlPorts ports)
                      .notices = notices_,
                      .timer = timer_,
                      .gpus_missing = options_.gpus_missing,
+                     .nccl_between_nodes = options_.nccl_between_nodes,
                      .late_ns = options_.late_ns},
       admin_ports_{.dispatch = dispatch_,
                    .peers = peers_,

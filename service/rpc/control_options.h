@@ -31,6 +31,7 @@ struct ControlOptions {
   std::uint64_t operations_per_uid = 0;  // dispatch keeps to that; 0: no limit
   // Why no GPU memory is taken, and the remedy; empty: it is.
   std::string gpus_missing = "this service was started without GPUs";
+  bool nccl_between_nodes = false;  // takes GPUs' memory, and not the host's lanes
   RendezvousRules rendezvous{};
   std::uint64_t descriptors_of_others = 0;  // that other event loops of the process may take
 };

@@ -410,7 +410,11 @@ Status SessionServer::ReadCodecs(const LayoutRequest& request, Layout& layout) c
   layout.iterations_before = request.iterations_before;
   layout.adaptive = request.adaptive;
   if (Status status = CheckIterationsBefore(request.iterations_before); !status) return status;
-  if (Status status = SetCodecs(layout, *codec, each, memory_.IsOnDevice(request.first)); !status) {
+  const GradientsPlace on_gpus =
+      ports_.nccl_between_nodes ? GradientsPlace::kGpusByNccl : GradientsPlace::kGpusThroughHost;
+  const bool is_on_gpu = memory_.IsOnDevice(request.first);
+  if (Status status = SetCodecs(layout, *codec, each, is_on_gpu ? on_gpus : GradientsPlace::kHost);
+      !status) {
     return status;
   }
   if (request.residuals == 0) return {};

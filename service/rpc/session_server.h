@@ -33,6 +33,7 @@ struct SessionPorts {
   SessionNotices& notices;
   kj::Timer& timer;
   const std::string& gpus_missing;  // why no GPU memory is taken, and the remedy; empty: it is
+  bool nccl_between_nodes;          // takes GPUs' memory, and not the host's lanes
   TimeNs late_ns;                   // after which a rank gets what its job waits for; 0: never
 };
 

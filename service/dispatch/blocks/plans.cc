@@ -63,6 +63,7 @@ std::optional<Failure> Plans::MakeResiduals(Job& job, const plan::Plan& plan) {
   for (const std::uint32_t rank : job.local()) {
     const Session* const session = job.members()[rank].session.get();
     if (session == nullptr || session->gradients() == nullptr) continue;
+    if (session->gradients()->device != transport::kHost) return {};  // these codecs keep none
     if (first == nullptr) first = session;
     job.residuals = session->gradients()->residuals;
     if (job.residuals == nullptr) continue;

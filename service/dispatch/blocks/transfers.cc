@@ -185,10 +185,10 @@ std::uint64_t SeedOf(const Job& job, const Operation& operation, const Block& bl
   return transport::MixedSeed(transport::MixedSeed(whose, name.block), part.range.begin);
 }
 
-// Residuals are of gradients, by where these lie. Where nothing is left out of them any more, their
-// sums get back what was.
+// Residuals are of gradients in the host's memory, by where these lie. Where nothing is left out of
+// them any more, their sums get back what was.
 std::byte* ResidualOf(Job& job, const Operation& operation, const transport::Transfer& transfer) {
-  if (!operation.planned() || job.residuals == nullptr) return nullptr;
+  if (!operation.planned() || job.residuals == nullptr || operation.spec.OnGpu()) return nullptr;
   const std::vector<std::uint32_t>& gradients = operation.wire().tensors;
   if (Loses(transfer.codec)) {
     job.left_out.OnEncoded(gradients, operation.iteration);
@@ -196,8 +196,8 @@ std::byte* ResidualOf(Job& job, const Operation& operation, const transport::Tra
   }
   const OperationSpec& spec = operation.spec;
   const bool sums = spec.reduction == Reduction::kSum || spec.reduction == Reduction::kAverage;
-  const bool may_have = sums && spec.dtype == DType::kFloat32 && !spec.OnGpu() &&
-                        transfer.kind != Collective::kAllGather;
+  const bool may_have =
+      sums && spec.dtype == DType::kFloat32 && transfer.kind != Collective::kAllGather;
   if (!may_have || !job.left_out.OnExact(gradients, operation.iteration)) return nullptr;
   return job.residuals;
 }

@@ -13,6 +13,7 @@ namespace headrace::support {
 namespace {
 
 using plan::Policy;
+using service::GradientsPlace;
 using service::Layout;
 using service::NodeLayouts;
 
@@ -138,7 +139,7 @@ TEST(SetCodecs, LeavesSmallTensorsAloneUnlessTheyAreNamed) {
   Layout layout = LayoutOf({kLeast, kLeast - 1, 8, kLeast});
   const std::vector<std::optional<CodecChoice>> each = {
       std::nullopt, std::nullopt, Codec(Codec::kBFloat16), Codec(Codec::kNone)};
-  ASSERT_TRUE(service::SetCodecs(layout, Codec::kInt8, each, false).ok());
+  ASSERT_TRUE(service::SetCodecs(layout, Codec::kInt8, each, GradientsPlace::kHost).ok());
   EXPECT_EQ(layout.tensors[0].codec, Codec(Codec::kInt8));
   EXPECT_FALSE(layout.tensors[0].keeps_codec);
   EXPECT_EQ(layout.tensors[1].codec, Codec(Codec::kNone));
@@ -151,19 +152,37 @@ TEST(SetCodecs, RefusesWhatCannotBeCompressed) {
   constexpr std::uint64_t kLeast = service::kCompressedBytesMin / sizeof(float);
   Layout layout = LayoutOf({kLeast, kLeast});
   layout.tensors[1].dtype = DType::kBFloat16;
-  ASSERT_TRUE(service::SetCodecs(layout, Codec::kInt8, {}, false).ok());
+  ASSERT_TRUE(service::SetCodecs(layout, Codec::kInt8, {}, GradientsPlace::kHost).ok());
   EXPECT_EQ(layout.tensors[1].codec, Codec(Codec::kNone)) << "nobody named it";
   const std::vector<std::optional<CodecChoice>> each(2, Codec(Codec::kInt8));
-  Status status = service::SetCodecs(layout, Codec::kNone, each, false);
+  Status status = service::SetCodecs(layout, Codec::kNone, each, GradientsPlace::kHost);
   ASSERT_EQ(status.code(), Code::kInvalidArgument);
   EXPECT_TEXT(status.error().text(), "tensor 1", "int8", "bfloat16");
-  status = service::SetCodecs(layout, Codec::kInt8, {}, true);
+  status =
+      service::SetCodecs(layout, Codec::kNone, std::span(each).first(1), GradientsPlace::kHost);
   ASSERT_EQ(status.code(), Code::kInvalidArgument);
-  EXPECT_TEXT(status.error().text(), "tensor 0", "GPU");
-  EXPECT_TRUE(service::SetCodecs(layout, Codec::kNone, {}, true).ok());
-  EXPECT_TRUE(layout.tensors[0].keeps_codec) << "a person cannot ask for it either";
-  status = service::SetCodecs(layout, Codec::kNone, std::span(each).first(1), false);
+}
+
+TEST(SetCodecs, TakesForGpusWhatNeedsNoResidualAndCrossesThroughTheHost) {
+  constexpr std::uint64_t kLeast = service::kCompressedBytesMin / sizeof(float);
+  Layout layout = LayoutOf({kLeast});
+  constexpr auto kStaged = GradientsPlace::kGpusThroughHost;
+  for (const Codec codec :
+       {Codec::kNone, Codec::kBFloat16, Codec::kInt8Stochastic, Codec::kLossless}) {
+    EXPECT_TRUE(service::SetCodecs(layout, codec, {}, kStaged).ok()) << Name(codec);
+    EXPECT_EQ(layout.tensors[0].codec, codec);
+    EXPECT_TRUE(layout.tensors[0].keeps_codec) << "a person may ask for one that needs residuals";
+  }
+  for (const Codec codec : {Codec::kInt8, Codec::kSign, Codec::kTopK}) {
+    const Status status = service::SetCodecs(layout, codec, {}, kStaged);
+    ASSERT_EQ(status.code(), Code::kInvalidArgument) << Name(codec);
+    EXPECT_TEXT(status.error().text(), "tensor 0", "GPU", "int8-stochastic");
+  }
+  const Status status =
+      service::SetCodecs(layout, Codec::kBFloat16, {}, GradientsPlace::kGpusByNccl);
   ASSERT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_TEXT(status.error().text(), "tensor 0", "gpu_network = staged");
+  EXPECT_TRUE(service::SetCodecs(layout, Codec::kNone, {}, GradientsPlace::kGpusByNccl).ok());
 }
 
 // Equal sizes hide it: the sums would be of other gradients.

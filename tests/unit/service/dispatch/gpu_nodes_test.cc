@@ -115,6 +115,45 @@ TEST_P(GpuNodes, EndWithTheBytesThatHostMemoryEndsWith) {
   }
 }
 
+// By way of the host's memory what GPUs have is encoded like the host's; their own lanes carry it
+// as it is.
+TEST_P(GpuNodes, EncodeWhatCrossesThroughTheHost) {
+  const Ranks& ranks = GetParam().ranks;
+  const bool encodes = GetParam().gpu_lanes == 0;
+  World& gpus = OnGpus(ranks, GetParam().gpu_lanes);
+  World hosts(ranks, nullptr);
+  constexpr std::uint64_t kCount = 6000;
+  const Codec codecs[] = {Codec::kBFloat16, Codec::kInt8Stochastic, Codec::kLossless};
+  for (World* world : {&gpus, &hosts}) {
+    world->Form(ranks, kCount * sizeof(float));
+    for (const Codec codec : codecs) {
+      ipc::Record record = OnSegment(Collective::kAllReduce, DType::kFloat32, kCount, 4096);
+      if (encodes || world == &gpus) record.tag = SteeringValue(codec);
+      world->PostAll(record);
+      world->cluster.Advance(100 * kMillisecond);
+    }
+    for (const ClientEnd* client : world->clients) {
+      for (std::uint64_t i = 1; i <= std::size(codecs); ++i) ExpectOk(*client, i);
+    }
+  }
+  for (std::size_t rank = 0; rank < gpus.clients.size(); ++rank) {
+    ASSERT_EQ(std::memcmp(gpus.clients[rank]->Memory().data(), hosts.clients[rank]->Memory().data(),
+                          65536),
+              0)
+        << "rank " << rank;
+  }
+  if (!encodes) return;
+  World plain(ranks, nullptr);
+  plain.Form(ranks, kCount * sizeof(float));
+  for (std::size_t i = 0; i < std::size(codecs); ++i) {
+    plain.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, kCount, 4096));
+    plain.cluster.Advance(100 * kMillisecond);
+  }
+  EXPECT_NE(std::memcmp(gpus.clients[0]->Memory().data(), plain.clients[0]->Memory().data(), 65536),
+            0)
+      << "nothing was encoded";
+}
+
 const Blocks kBlocks = {{{2, 100, 200}, {0, 0, 50}}, {{0, 50, 350}, {1, 0, 200}, {2, 0, 100}}};
 
 // Over three iterations, of a layout in which the blocks have several runs.
@@ -151,6 +190,38 @@ void GpuNodes::ExpectGradientsOf(const std::shared_ptr<const plan::Plan>& plan) 
 
 TEST_P(GpuNodes, MoveGradientsInRunsThroughScratchInOnePiece) {
   ExpectGradientsOf(PlanOf(kBlocks));
+}
+
+// Of gradients, too; nothing keeps what was left out of them.
+TEST_P(GpuNodes, EncodeGradientsThatCrossThroughTheHost) {
+  if (GetParam().gpu_lanes > 0) GTEST_SKIP() << "lanes of GPUs carry all as it is";
+  constexpr std::uint32_t kCount = 8192;
+  const auto layout = PackedLayout({kCount});
+  plan::Plan plan = *PlanOf({{{0, 0, kCount}}});
+  plan.codecs = {{Codec::kBFloat16, 0, 1}};
+  const Ranks& ranks = GetParam().ranks;
+  World& gpus = OnGpus(ranks);
+  for (std::size_t node = 0; node < ranks.size(); ++node) {
+    for (const std::uint32_t rank : ranks[node]) {
+      HandIn(gpus.cluster.node(node), *gpus.clients[rank], layout);
+    }
+  }
+  gpus.Form(ranks);
+  for (std::size_t node = 0; node < ranks.size(); ++node) {
+    Adopt(gpus.cluster.node(node), gpus.job.id, std::make_shared<const plan::Plan>(plan));
+  }
+  for (ClientEnd* client : gpus.clients) PostGradient(*client, *layout, 0);
+  gpus.cluster.Advance(kSecond);
+  const auto world = static_cast<float>(gpus.job.world_size);
+  std::uint32_t rounded = 0;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const float exact = 100 * world * (world - 1) / 2 + world * static_cast<float>(i);
+    const float found = gpus.clients[0]->Elements<float>()[i];
+    ASSERT_NEAR(found, exact, exact / 100) << i;
+    if (found != exact) ++rounded;
+    for (const ClientEnd* client : gpus.clients) ASSERT_EQ(client->Elements<float>()[i], found);
+  }
+  EXPECT_GT(rounded, kCount / 2) << "nothing was encoded";
 }
 
 TEST_P(GpuNodes, MoveGradientsByHalvesThatTravelApart) {
