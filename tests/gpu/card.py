@@ -70,7 +70,7 @@ def calls_of(machine: Machine) -> list[list[Step]]:
         [
             with_torch(130, "tensors.py", "two ranks that share torch's tensors", "default"),
             with_torch(130, "tensors.py", "the same, of expandable segments", "expandable"),
-            with_torch(300, "training.py", "training, against DDP with NCCL"),
+            with_torch(300, "training.py", "training, against DDP and no communication"),
         ],
         [
             with_torch(250, "backend.py", "the backend of torch.distributed", "default"),
@@ -78,7 +78,17 @@ def calls_of(machine: Machine) -> list[list[Step]]:
         ],
         [
             with_torch(270, "nodes.py", "two nodes on one GPU, by NCCL", "nccl"),
-            with_torch(270, "nodes.py", "two nodes on one GPU, by pinned memory", "staged"),
+            with_torch(290, "nodes.py", "two nodes on one GPU, by pinned memory", "staged", "bf16", "int8-stochastic"),
+        ],
+        [
+            with_torch(170, "stacks.py", "stacks of torch, DDP", "ddp"),
+            with_torch(150, "stacks.py", "stacks of torch, compiled", "compiled"),
+            with_torch(150, "stacks.py", "stacks of torch, in parts", "parts"),
+            with_torch(60, "recorder.py", "the profile recorder, read by headrace-plan"),
+        ],
+        [
+            with_torch(170, "faults.py", "faults of ranks and of the service"),
+            with_torch(150, "stacks.py", "stacks of torch, split models and Hugging Face", "split"),
         ],
         [
             with_torch(300, "restart.py", "training, with the service killed"),

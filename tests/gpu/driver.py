@@ -1,6 +1,6 @@
 """Prints the names of the GPUs that CUDA's driver shows, as JSON; or why there are none, exit status 77.
 
-usage: driver.py LIBRARY
+usage: driver.py LIBRARY [free]; with free, how many bytes of the first GPU are free instead
 
 In a process of its own: a driver that was asked once does not survive a fork.
 """
@@ -10,12 +10,16 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+from collections.abc import Callable
 
 NAME_SIZE = 128
 
 
-def names(library: str) -> list[str]:
-    """Raises RuntimeError that says which step failed."""
+Call = Callable[..., None]
+
+
+def opened(library: str) -> Call:
+    """Calls a function of the driver. Raises RuntimeError that says which step failed."""
     try:
         driver = ctypes.CDLL(library)
     except OSError as error:
@@ -27,6 +31,23 @@ def names(library: str) -> list[str]:
             raise RuntimeError(f"{name} answers {result}")
 
     call("cuInit", 0)
+    return call
+
+
+def free_bytes(library: str) -> int:
+    """With a context of this process, whose own memory is the same each time."""
+    call = opened(library)
+    device, context, free, total = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
+    call("cuDeviceGet", ctypes.byref(device), 0)
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    call("cuCtxPushCurrent_v2", context)
+    call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    return free.value
+
+
+def names(library: str) -> list[str]:
+    """Raises RuntimeError that says which step failed."""
+    call = opened(library)
     count = ctypes.c_int()
     call("cuDeviceGetCount", ctypes.byref(count))
     found = []
@@ -41,7 +62,7 @@ def names(library: str) -> list[str]:
 
 def main() -> int:
     try:
-        print(json.dumps(names(sys.argv[1])))
+        print(free_bytes(sys.argv[1]) if sys.argv[2:] == ["free"] else json.dumps(names(sys.argv[1])))
     except RuntimeError as error:
         print(error)
         return 77

@@ -1,9 +1,9 @@
 """Two services that are two nodes to each other, a rank on each: training over them gives what it gives
 on one node, whichever way GPU memory takes between them.
 
-usage: nodes.py staged|nccl: through pinned memory and UCX, or by NCCL, which is told that the two
-services are on different hosts. NCCL expects a GPU for each rank, so that a hang by nccl where both
-nodes share one proves nothing; a run that ends does.
+usage: nodes.py staged|nccl [CODEC...]: through pinned memory and UCX, also with what crosses in each of
+the codecs, or by NCCL, which is told that the two services are on different hosts. NCCL expects a GPU for
+each rank, so that a hang by nccl where both nodes share one proves nothing; a run that ends does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ import contextlib
 import sys
 
 from ranks import service
-from trained import RANKS, figure, free_port, require_close, require_equal_ranks, slowest_ms, train
+from trained import (
+    RANKS,
+    figure,
+    free_port,
+    require_close,
+    require_equal_ranks,
+    require_learned,
+    slowest_ms,
+    train,
+)  # fmt: skip
 
 
 def main() -> int:
@@ -31,14 +40,21 @@ def main() -> int:
             for i, port in enumerate(ports)
         ]  # fmt: skip
         rendezvous = f"127.0.0.1:{ports[0]}"
-        two = train(
-            "headrace",
-            [{"HEADRACE_SOCKET": node.socket, "HEADRACE_RENDEZVOUS": rendezvous} for node in nodes],
-        )
-    require_equal_ranks(two)
-    require_close(two, one)
-    figure(f"iteration over {RANKS} nodes on this machine, {way}", slowest_ms(two), "ms")
-    figure("of one node's", slowest_ms(two) / slowest_ms(one), "")
+        for codec in ("none", *sys.argv[2:]):
+            ranks = [
+                {"HEADRACE_SOCKET": node.socket, "HEADRACE_RENDEZVOUS": rendezvous,
+                 "HEADRACE_JOB": codec, "HEADRACE_COMPRESS": codec}
+                for node in nodes
+            ]  # fmt: skip
+            two = train("headrace", ranks)
+            require_equal_ranks(two)
+            if codec == "none":
+                require_close(two, one)
+            else:
+                require_learned(two, one)
+            crossing = way if codec == "none" else f"{way}, {codec}"
+            figure(f"iteration over {RANKS} nodes on this machine, {crossing}", slowest_ms(two), "ms")
+            figure("of one node's", slowest_ms(two) / slowest_ms(one), "")
     return 0
 
 

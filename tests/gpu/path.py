@@ -6,17 +6,19 @@ contexts that take turns on the GPU wait for each other's time slices.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from ranks import play, programs, service
 
 RANKS = 2
 CASES = ((4096, 2000), (1 << 20, 500), (64 << 20, 100))  # bytes, rounds
+REHEARSED = ((4096, 100), (1 << 20, 50), (64 << 20, 3))
 
 
 def main() -> int:
     with service("--spin-us", "1000") as started:
-        for bytes_each, rounds in CASES:
+        for bytes_each, rounds in REHEARSED if "GPU_REHEARSAL" in os.environ else CASES:
             commands = [
                 [str(programs() / "path_bench"), started.socket, str(rank), str(RANKS),
                  str(bytes_each), str(rounds)]

@@ -1,5 +1,7 @@
-// One rank of a job on a GPU: how long a small sum takes from its post on a stream to its
-// completion word, as the host sees it. Rank 0 prints the figures.
+// One rank of a job on a GPU: how long a small sum takes from its post to its completion word, as
+// the host sees it. Rank 0 prints the figures: of a post on a stream, of a post by the host, which
+// shows what the stream adds, and of a post by the host in the host's memory, which shows what the
+// GPU adds.
 //
 // Each rank and the service have a context of their own. With MPS their work runs side by side, and
 // 20 us are the goal. Without, the GPU runs one context at a time and changes between them by time
@@ -9,6 +11,7 @@
 // usage: path_bench SOCKET RANK RANKS BYTES ROUNDS
 #include <headrace/headrace.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -20,7 +23,7 @@
 namespace headrace::gpu {
 namespace {
 
-constexpr int kWarmUp = 200;
+constexpr int kWarmUpMax = 200;
 constexpr std::uint32_t kSpinUs = 1000;  // the host looks at the word all the time
 
 struct Arguments {
@@ -47,38 +50,56 @@ hr_status Open(const Arguments& arguments, hr_session** session, hr_error* error
   return hr_open(&options, session, error);
 }
 
-int Measure(const Arguments& arguments, hr_session* session, transport::CuStream stream,
+enum class Way : std::uint8_t { kStream, kHost, kHostMemory };
+
+std::string Text(Way way, const Arguments& arguments, bool has_mps) {
+  const std::string what = fmt::format("post to completion of {} B", arguments.bytes);
+  if (way == Way::kHostMemory) return what + ", in the host's memory, p50";
+  return fmt::format("{}{}, {} contexts {} MPS, p50", what,
+                     way == Way::kHost ? ", posted by the host" : "", arguments.ranks + 1,
+                     has_mps ? "with" : "without");
+}
+
+hr_status Allocate(const Arguments& arguments, hr_session* session, Way way, hr_segment** segment,
+                   hr_error* error) {
+  if (way == Way::kHostMemory) return hr_segment_create(session, arguments.bytes, segment, error);
+  return hr_segment_create_on_device(session, arguments.bytes, 0, segment, error);
+}
+
+int Measure(const Arguments& arguments, hr_session* session, transport::CuStream stream, Way way,
             bool has_mps) {
   hr_error error;
   hr_segment* segment = nullptr;
-  if (hr_segment_create_on_device(session, arguments.bytes, 0, &segment, &error) != HR_OK) {
-    return Fail("segment", error);
-  }
+  if (Allocate(arguments, session, way, &segment, &error) != HR_OK) return Fail("segment", error);
   const hr_tensor_spec spec{.segment = segment,
                             .offset = 0,
                             .count = arguments.bytes / sizeof(float),
                             .dtype = HR_FLOAT32,
-                            .name = "path",
+                            .name = way == Way::kStream ? "stream"
+                                    : way == Way::kHost ? "host"
+                                                        : "host memory",
                             .order = 0};
   hr_tensor* tensor = nullptr;
   if (hr_tensor_register(session, &spec, &tensor, &error) != HR_OK) return Fail("tensor", error);
   std::vector<double> times_us;
-  for (int round = 0; round < kWarmUp + arguments.rounds; ++round) {
+  const int warm_up = std::min(kWarmUpMax, arguments.rounds);
+  for (int round = 0; round < warm_up + arguments.rounds; ++round) {
     hr_operation operation = 0;
     const TimeNs begin = MonotonicNow();
-    if (hr_all_reduce_on_stream(session, tensor, nullptr, HR_AVERAGE, stream, &operation, &error) !=
-            HR_OK ||
-        hr_wait(session, operation, -1, &error) != HR_OK) {
+    const hr_status posted =
+        way == Way::kStream
+            ? hr_all_reduce_on_stream(session, tensor, nullptr, HR_AVERAGE, stream, &operation,
+                                      &error)
+            : hr_all_reduce(session, tensor, nullptr, HR_AVERAGE, &operation, &error);
+    if (posted != HR_OK || hr_wait(session, operation, -1, &error) != HR_OK) {
       return Fail("sum", error);
     }
-    if (round < kWarmUp) continue;
+    if (round < warm_up) continue;
     times_us.push_back(static_cast<double>(MonotonicNow() - begin) / 1e3);
   }
   if (arguments.rank == 0) {
-    const std::string what =
-        fmt::format("post to completion of {} B, {} contexts {} MPS, p50", arguments.bytes,
-                    arguments.ranks + 1, has_mps ? "with" : "without");
-    PrintFigure(what, Median(times_us), "us", has_mps && arguments.bytes == 4096 ? "< 20" : "");
+    const bool has_goal = way == Way::kStream && has_mps && arguments.bytes == 4096;
+    PrintFigure(Text(way, arguments, has_mps), Median(times_us), "us", has_goal ? "< 20" : "");
   }
   return 0;
 }
@@ -97,7 +118,11 @@ int Main(const Arguments& arguments) {
   }
   hr_session* session = nullptr;
   if (Open(arguments, &session, &error) != HR_OK) return Fail("open", error);
-  const int status = Measure(arguments, session, stream->get().thing, (*gpus)->devices()[0].mps);
+  int status = 0;
+  for (const Way way : {Way::kStream, Way::kHost, Way::kHostMemory}) {
+    if (status != 0) break;
+    status = Measure(arguments, session, stream->get().thing, way, (*gpus)->devices()[0].mps);
+  }
   if (hr_close(session, &error) != HR_OK && status == 0) return Fail("close", error);
   return status;
 }

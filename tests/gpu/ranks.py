@@ -45,9 +45,18 @@ def gpu_of(rank: int) -> int:
     return rank % gpus_count()
 
 
+class ToldService(Service):
+    """Shows its log when what runs on it fails: the machine may be gone when somebody asks."""
+
+    def __exit__(self, failure: type[BaseException] | None, *more: object) -> None:
+        if failure is not None:
+            print(f"the service's log:\n{self.log()}", file=sys.stderr)
+        super().__exit__(failure, *more)
+
+
 def service(*flags: str, **options: object) -> Service:
     """With the GPUs of the driver that HEADRACE_CUDA_LIBRARY names; not to start without them."""
-    return Service("--gpu", "on", "--cuda-library", cuda_library(), *flags, **options)
+    return ToldService("--gpu", "on", "--cuda-library", cuda_library(), *flags, **options)
 
 
 def play_sharers(script: str, ranks: int, allocator: Mapping[str, str] | None = None) -> None:
@@ -63,7 +72,11 @@ def play_sharers(script: str, ranks: int, allocator: Mapping[str, str] | None = 
         print(play([[sys.executable, "-B", script]] * ranks, environments)[0], end="")
 
 
-def play(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]) -> list[str]:
+def play(
+    commands: Sequence[Sequence[str]],
+    environments: Sequence[Mapping[str, str]],
+    limit_s: float = LIMIT_S,
+) -> list[str]:
     """Runs one program for each rank at once; what each printed. Raises SystemExit with what a failed
     one said."""
     started: list[Program] = []
@@ -75,10 +88,10 @@ def play(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, 
                     stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 )
             )  # fmt: skip
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + limit_s
         printed = [each.communicate(timeout=deadline - time.monotonic())[0] for each in started]
     except subprocess.TimeoutExpired:
-        raise SystemExit(f"the ranks did not end within {LIMIT_S:.0f} s") from None
+        raise SystemExit(f"the ranks did not end within {limit_s:.0f} s") from None
     finally:
         for each in started:
             each.end()

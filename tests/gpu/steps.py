@@ -18,7 +18,7 @@ from pathlib import Path
 
 SKIPPED = 77
 LIMIT_S = 300.0
-SHOWN_LINES = 25  # of what a failed step printed last
+SHOWN_LINES = 40  # of what a failed step printed last
 
 
 @dataclasses.dataclass(frozen=True)

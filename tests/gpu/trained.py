@@ -11,6 +11,7 @@ from pathlib import Path
 from ranks import gpu_of, gpus_count, play
 
 RANKS = 2
+LEARNED = 0.05  # relative, of the last loss
 CLOSE = 2e-3  # relative, of losses after tens of steps in another order of addition
 
 
@@ -51,6 +52,14 @@ def require_close(results: Sequence[dict], others: Sequence[dict]) -> None:
                 raise SystemExit(
                     f"rank {mine['rank']} step {step}: loss {a} by {mine['way']}, {b} by {other['way']}"
                 )
+
+
+def require_learned(results: Sequence[dict], others: Sequence[dict]) -> None:
+    """The last losses are those of the others, within what gradients that lost precision may change."""
+    for mine, other in zip(results, others, strict=True):
+        a, b = mine["losses"][-1], other["losses"][-1]
+        if abs(a - b) > LEARNED * abs(b):
+            raise SystemExit(f"rank {mine['rank']}: the last loss is {a}, without a codec {b}")
 
 
 def slowest_ms(results: Sequence[dict]) -> float:

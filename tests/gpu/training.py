@@ -1,8 +1,13 @@
-"""A transformer trained by two ranks through the service, and by DDP with NCCL: the same losses, and
-how long an iteration takes. On one GPU NCCL is told that the ranks are on different hosts."""
+"""A transformer trained by two ranks through the service, beside what its users have today and beside
+no communication at all: the same losses, and how long an iteration takes.
+
+On one GPU NCCL is told that the ranks are on different hosts, since it refuses two ranks on one GPU;
+its figure is then that of its sockets over loopback, not of a node.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 
 from ranks import service
@@ -19,17 +24,24 @@ from trained import (
 
 def main() -> int:
     with service() as started:
-        ours = train("headrace", [{"HEADRACE_SOCKET": started.socket}] * RANKS)
-    require_equal_ranks(ours)
+        sockets = [{"HEADRACE_SOCKET": started.socket}] * RANKS
+        ours = train("headrace", sockets)
+        require_equal_ranks(ours)
+        unchanged = train("headrace-ddp", [{**each, "HEADRACE_JOB": "unchanged"} for each in sockets])
+        require_equal_ranks(unchanged)
     hosts = [{"NCCL_HOSTID": f"rank{rank}"} if share_a_gpu() else {} for rank in range(RANKS)]
-    ddp = train("ddp", hosts)
-    require_close(ours, ddp)
+    others = {"DDP over the backend headrace": unchanged, "DDP with NCCL": train("nccl", hosts)}
+    if "GPU_REHEARSAL" not in os.environ:  # where gloo stands for NCCL
+        others["DDP with gloo"] = train("gloo", [{"GLOO_SOCKET_IFNAME": "lo"}] * RANKS)
+    for each in others.values():
+        require_close(ours, each)
+    alone = train("alone", [{}] * RANKS)
     where = "one GPU" if share_a_gpu() else "a GPU each"
     millions = ours[0]["parameters"] / 1e6
-    model = f"{millions:.0f} million parameters, {RANKS} ranks, {where}"
-    figure(f"iteration through headrace, {model}", slowest_ms(ours), "ms")
-    figure(f"iteration through DDP with NCCL, {model}", slowest_ms(ddp), "ms")
-    figure("headrace of DDP with NCCL", slowest_ms(ours) / slowest_ms(ddp), "")
+    figure(f"iteration, {millions:.0f} million parameters, {RANKS} ranks, {where}", slowest_ms(ours), "ms")
+    for name, results in {**others, "no communication": alone}.items():
+        figure(f"iteration, {name}", slowest_ms(results), "ms")
+        figure(f"headrace of {name}", slowest_ms(ours) / slowest_ms(results), "")
     return 0
 
 

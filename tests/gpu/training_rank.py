@@ -1,12 +1,15 @@
 """One rank that trains a transformer on a GPU; prints its figures as JSON.
 
-usage: training_rank.py WAY, WAY being headrace or ddp; RANK, WORLD_SIZE and the rest by environment,
-GPU_ORDINAL for the GPU. At the steps that GPU_KILL_AT names, rank 0 kills the service.
+usage: training_rank.py WAY, WAY being headrace, alone (no gradient moves) or a backend of
+torch.distributed for DDP: nccl, gloo or headrace-ddp. RANK, WORLD_SIZE and the rest by environment,
+GPU_ORDINAL for the GPU, HEADRACE_COMPRESS for a codec. At the steps that GPU_KILL_AT names, rank 0
+kills the service.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -63,11 +66,28 @@ def through_headrace(
 
 
 def through_ddp(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer
+    backend: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[torch.nn.Module, torch.optim.Optimizer, Callable[[], None]]:
-    torch.distributed.init_process_group("gloo" if REHEARSAL else "nccl")
+    if backend == "headrace":
+        import headrace.torch  # noqa: F401 - registers the backend
+    torch.distributed.init_process_group("gloo" if REHEARSAL and backend == "nccl" else backend)
     wrapped = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     return wrapped, optimizer, torch.distributed.destroy_process_group
+
+
+def alone(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[torch.nn.Module, torch.optim.Optimizer, Callable[[], None]]:
+    return model, optimizer, lambda: None
+
+
+WAYS = {
+    "headrace": through_headrace,
+    "alone": alone,
+    "nccl": functools.partial(through_ddp, "nccl"),
+    "gloo": functools.partial(through_ddp, "gloo"),
+    "headrace-ddp": functools.partial(through_ddp, "headrace"),
+}
 
 
 def main() -> int:
@@ -76,8 +96,7 @@ def main() -> int:
     torch.manual_seed(1)
     model = Model().to(on)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    ways = {"headrace": through_headrace, "ddp": through_ddp}
-    trained, steps_by, finish = ways[way](model, optimizer)
+    trained, steps_by, finish = WAYS[way](model, optimizer)
     samples = torch.Generator().manual_seed(100 + rank)
     kills = [int(step) for step in os.environ.get("GPU_KILL_AT", "").split() if rank == 0]
     losses, begin = [], 0.0
