@@ -37,9 +37,10 @@ class JsonPage : public BoardTest {
 };
 
 TEST_F(JsonPage, NamesEveryKeyOfAJob) {
-  for (const Json& job : JobsJson(Read(), NobodysName)["jobs"]) {
+  const Json jobs = JobsJson(Read(), NobodysName);  // which the loop must not outlive
+  for (const Json& job : jobs.at("jobs")) {
     ExpectKeys("jobs", job);
-    if (job["compression"].is_object()) ExpectKeys("jobs", job["compression"]);
+    if (job.at("compression").is_object()) ExpectKeys("jobs", job.at("compression"));
   }
 }
 
