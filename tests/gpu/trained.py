@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -34,7 +35,16 @@ def train(way: str, environments: Sequence[Mapping[str, str]]) -> list[dict]:
         for rank, environment in enumerate(environments)
     ]
     printed = play([program] * RANKS, ranks)
-    return [json.loads(text.splitlines()[-1]) for text in printed]
+    results = [json.loads(text.splitlines()[-1]) for text in printed]
+    for result in results:
+        require_finite(result)
+    return results
+
+
+def require_finite(result: dict) -> None:
+    """No comparison tells a NaN from what it should be."""
+    if not all(math.isfinite(value) for value in [result["norm"], *result["losses"]]):
+        raise SystemExit(f"rank {result['rank']} by {result['way']} ends with norm {result['norm']}: {result['losses']}")
 
 
 def require_equal_ranks(results: Sequence[dict]) -> None:
@@ -48,7 +58,7 @@ def require_close(results: Sequence[dict], others: Sequence[dict]) -> None:
     """Both trained the same: losses are close at every step, on every rank."""
     for mine, other in zip(results, others, strict=True):
         for step, (a, b) in enumerate(zip(mine["losses"], other["losses"], strict=True)):
-            if abs(a - b) > CLOSE * abs(b):
+            if not abs(a - b) <= CLOSE * abs(b):
                 raise SystemExit(
                     f"rank {mine['rank']} step {step}: loss {a} by {mine['way']}, {b} by {other['way']}"
                 )
@@ -58,7 +68,7 @@ def require_learned(results: Sequence[dict], others: Sequence[dict]) -> None:
     """The last losses are those of the others, within what gradients that lost precision may change."""
     for mine, other in zip(results, others, strict=True):
         a, b = mine["losses"][-1], other["losses"][-1]
-        if abs(a - b) > LEARNED * abs(b):
+        if not abs(a - b) <= LEARNED * abs(b):
             raise SystemExit(f"rank {mine['rank']}: the last loss is {a}, without a codec {b}")
 
 

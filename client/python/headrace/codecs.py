@@ -65,7 +65,7 @@ def keeps_residuals() -> bool:
 
 def compress_all_reduces(session: Session, codec: str | None) -> None:
     """How a session's all_reduces cross between nodes from now on, where they are sums or averages of float32
-    in the host's memory of 16 KiB or more.
+    of 16 KiB or more; on GPUs only where their memory crosses through the host's.
 
     ``codec``: "bf16", "fp16", "int8-stochastic", "int4-stochastic", "lossless", or "none", as is None. All
     ranks say the same between the same operations. Other codecs need what they left out before, which only

@@ -51,8 +51,11 @@ def current_stream(device: int | None) -> int | None:
 def refuse_capture(device: int | None) -> None:
     """Error where what is posted now would stand in a CUDA graph. Before anything is shared: that would end
     the capture."""
-    if device is None or not torch.cuda.is_current_stream_capturing():
+    if device is None:
         return
+    with torch.cuda.device(device):
+        if not torch.cuda.is_current_stream_capturing():
+            return
     raise Error(
         "the stream is being captured into a CUDA graph, and a collective that stands in a graph would not be "
         "posted again when it is replayed: call it outside of torch.cuda.graph()",
