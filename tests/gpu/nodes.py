@@ -54,7 +54,7 @@ def main() -> int:
             else:
                 require_learned(two, one)
                 if two[0]["norm"] == exact[0]["norm"]:
-                    raise SystemExit(f"as {codec} two nodes end with the bits that they end with without: none crossed in it")
+                    raise SystemExit(f"as {codec} two nodes end with the same bits as without: nothing was encoded")
             crossing = way if codec == "none" else f"{way}, {codec}"
             figure(f"iteration over {RANKS} nodes on this machine, {crossing}", slowest_ms(two), "ms")
             figure("of one node's", slowest_ms(two) / slowest_ms(one), "")

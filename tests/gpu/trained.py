@@ -44,7 +44,8 @@ def train(way: str, environments: Sequence[Mapping[str, str]]) -> list[dict]:
 def require_finite(result: dict) -> None:
     """No comparison tells a NaN from what it should be."""
     if not all(math.isfinite(value) for value in [result["norm"], *result["losses"]]):
-        raise SystemExit(f"rank {result['rank']} by {result['way']} ends with norm {result['norm']}: {result['losses']}")
+        what = f"rank {result['rank']} by {result['way']}"
+        raise SystemExit(f"{what} ends with norm {result['norm']}, losses {result['losses']}")
 
 
 def require_equal_ranks(results: Sequence[dict]) -> None:
