@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 
 #include "ipc/base/check.h"
@@ -148,6 +149,12 @@ void Planning::SetCodec(const CodecChoice& choice) {
                 fmt::format("its gradients are not compressed: {}",
                             options_.shape.servers_count > 0 ? "parameter servers sum them"
                                                              : "all of its ranks are on one node"));
+  }
+  if (layout_ != nullptr && std::ranges::all_of(keeps_codec_, std::identity())) {
+    return Note(
+        Code::kInvalidArgument,
+        "its gradients stay as they are: ranks chose a codec for each by name, or it lies on a "
+        "GPU, is small, or is not of float32");
   }
   due_ = true;
   Consider();
