@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from ranks import HERE  # which knows where tests/support is
 
 LINE_LIMIT_S = 60.0  # torch's start included
+END_LIMIT_S = 5.0
 
 
 class Prompted:
@@ -33,7 +34,7 @@ class Prompted:
 
     def __exit__(self, *_: object) -> None:
         self.program.end()
-        self._reader.join()
+        self._reader.join(END_LIMIT_S)  # one that it started may still hold its output
 
     def expect(self, word: str, limit_s: float = LINE_LIMIT_S) -> list[str]:
         """The rest of the next line that begins with this word, by tabs. Raises SystemExit with all that it
@@ -52,8 +53,11 @@ class Prompted:
                 return rest
 
     def tell(self, line: str) -> None:
-        self.program.stdin.write(line + "\n")
-        self.program.stdin.flush()
+        try:
+            self.program.stdin.write(line + "\n")
+            self.program.stdin.flush()
+        except BrokenPipeError:
+            raise SystemExit(f"{self.name} had ended before it was told {line!r}:\n{self.text()}") from None
 
     def kill(self) -> float:
         """SIGKILL; when that was."""
@@ -63,12 +67,19 @@ class Prompted:
 
     def finish(self, limit_s: float = LINE_LIMIT_S) -> None:
         """Waits for its end. Raises SystemExit where that is no good one."""
+        if (status := self._status(limit_s)) != 0:
+            raise SystemExit(f"{self.name} ended with {status}:\n{self.text()}")
+
+    def fail(self, limit_s: float = LINE_LIMIT_S) -> None:
+        """Waits for its end. Raises SystemExit where that is a good one."""
+        if self._status(limit_s) == 0:
+            raise SystemExit(f"{self.name} ended well:\n{self.text()}")
+
+    def _status(self, limit_s: float) -> int:
         try:
-            status = self.program.wait(timeout=limit_s)
+            return self.program.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
             raise SystemExit(f"{self.name} does not end within {limit_s:.0f} s:\n{self.text()}") from None
-        if status != 0:
-            raise SystemExit(f"{self.name} ended with {status}:\n{self.text()}")
 
     def text(self) -> str:
         return "".join(self._said)

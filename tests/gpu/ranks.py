@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from support.places import HERE, Program
 from support.service import Service
 
-LIMIT_S = 120.0  # of the ranks of one run; a step has two runs at most
+LIMIT_S = 120.0  # of the ranks of one run
 
 
 def programs() -> Path:
@@ -91,7 +91,10 @@ def play(
         deadline = time.monotonic() + limit_s
         printed = [each.communicate(timeout=deadline - time.monotonic())[0] for each in started]
     except subprocess.TimeoutExpired:
-        raise SystemExit(f"the ranks did not end within {limit_s:.0f} s") from None
+        for each in started:
+            each.end()
+        said = "\n".join(f"rank {rank}:\n{each.communicate()[0]}" for rank, each in enumerate(started))
+        raise SystemExit(f"the ranks did not end within {limit_s:.0f} s\n{said}") from None
     finally:
         for each in started:
             each.end()

@@ -17,6 +17,10 @@ import sys
 import time
 import warnings
 
+if __name__ == "__main__":
+    # A rank that hangs says where, before it is ended: torch's start counts.
+    faulthandler.dump_traceback_later(float(os.environ["STACK_LIMIT_S"]), exit=True)
+
 import stack_ddp
 import stack_frameworks
 import stack_torch_parts
@@ -96,8 +100,6 @@ def run(stack: Stack, name: str, side: str, on: torch.device) -> tuple[dict, dic
 
 def main() -> int:
     name, path, *sides = sys.argv[1:]
-    # A rank that hangs says where, before it is ended.
-    faulthandler.dump_traceback_later(float(os.environ["STACK_LIMIT_S"]), exit=True)
     on, ends = device(), []
     # So that two runs may be compared bit by bit; what torch cannot do in one order it says at most.
     torch.use_deterministic_algorithms(True, warn_only=True)

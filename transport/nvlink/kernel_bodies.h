@@ -2,7 +2,8 @@
 // double of CUDA's driver runs the same code for every thread of a launch.
 //
 // Threads share the units of all stretches in strides, so that neighbours read neighbouring memory;
-// each keeps eight loads of 16 bytes in flight where all buffers lie alike. They never meet: an
+// each keeps several loads of 16 bytes in flight where all buffers lie alike, eight where there are
+// 2, 4 or 8 inputs of floating point. They never meet: an
 // element is read from all inputs, in their order, and written to all outputs by one thread, so
 // outputs may be inputs.
 #pragma once

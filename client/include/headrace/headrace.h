@@ -450,9 +450,9 @@ HR_API hr_status hr_all_reduce(hr_session* session, hr_tensor* tensor, const hr_
  * "fp16", "int8-stochastic", "int4-stochastic" or "lossless"; NULL means "none". It applies to sums
  * and averages of float32 of at least 16 KiB, on GPUs only where their memory crosses through the
  * host's (gpu_network = staged). All ranks must set the same codec between the same operations;
- * operations with different codecs end with HR_MISMATCH. All ranks get the same bits. The other
- * codecs need error feedback, which only a layout has (hr_layout_options). Errors:
- * HR_INVALID_ARGUMENT. */
+ * operations with different codecs end with HR_MISMATCH: inside a node all of them, between nodes
+ * those that it applies to. All ranks get the same bits. The other codecs need error feedback,
+ * which only a layout has (hr_layout_options). Errors: HR_INVALID_ARGUMENT. */
 HR_API hr_status hr_session_compress(hr_session* session, const char* codec, hr_error* error);
 /* Replaces the range of every other rank by that of rank `root`. */
 HR_API hr_status hr_broadcast(hr_session* session, hr_tensor* tensor, const hr_range* range,

@@ -57,6 +57,15 @@ class GpuStreamsTest : public GpuSessionTest, public testing::WithParamInterface
     GpuSessionTest::SetUp();
   }
 
+  void ExpectPostRefusedInCapture(hr_tensor* tensor) {
+    hr_operation operation = 0;
+    EXPECT_EQ(
+        hr_all_reduce_on_stream(&handle_, tensor, nullptr, HR_SUM, stream(), &operation, &error_),
+        HR_INVALID_ARGUMENT);
+    EXPECT_TRUE(Says("captured into a CUDA graph")) << error_.text;
+    EXPECT_TRUE(Says("outside of the capture")) << error_.text;
+  }
+
   std::unique_ptr<Environment> poor_;
 };
 
@@ -96,11 +105,7 @@ TEST_P(GpuStreamsTest, LeavesACaptureAloneThatTheFirstPostOfASessionFinds) {
   hr_tensor* tensor = Tensor(100);
   {
     const StreamCapture capture(stream());
-    hr_operation operation = 0;
-    EXPECT_EQ(
-        hr_all_reduce_on_stream(&handle_, tensor, nullptr, HR_SUM, stream(), &operation, &error_),
-        HR_INVALID_ARGUMENT);
-    EXPECT_TRUE(Says("captured into a CUDA graph")) << error_.text;
+    ExpectPostRefusedInCapture(tensor);
   }
   const hr_operation posted = Post(tensor);
   service_->End(service_->Take().commit);
@@ -112,12 +117,7 @@ TEST_P(GpuStreamsTest, RefusesAStreamThatIsBeingCaptured) {
   hr_tensor* tensor = Tensor(100);
   const hr_operation posted = Post(tensor);
   const StreamCapture capture(stream());
-  hr_operation operation = 0;
-  EXPECT_EQ(
-      hr_all_reduce_on_stream(&handle_, tensor, nullptr, HR_SUM, stream(), &operation, &error_),
-      HR_INVALID_ARGUMENT);
-  EXPECT_TRUE(Says("captured into a CUDA graph")) << error_.text;
-  EXPECT_TRUE(Says("outside of the capture")) << error_.text;
+  ExpectPostRefusedInCapture(tensor);
   EXPECT_EQ(hr_stream_wait(&handle_, posted, stream(), &error_), HR_INVALID_ARGUMENT);
   EXPECT_TRUE(Says("captured into a CUDA graph")) << error_.text;
   service_->End(service_->Take().commit);

@@ -44,7 +44,8 @@ def accelerate(
     backend: plans have a job of their own, whose ranks are the group's.
 
     Of a model of fully_shard (torch 2.9) each module waits for its reduce-scatter, and takes the optimizer's
-    step, just before its next forward pass gathers its parameters; nothing moves by a plan there.
+    step, just before its next forward pass gathers its parameters; nothing moves by a plan there. On a GPU
+    backward waits and step() makes all updates, so this hides nothing.
 
     All ranks of the group call it at the same place, once for a model. ``policy``, ``reconnect``,
     ``clip_norm``, which hides what clip_grad_norm_() would wait for, and ``compress`` with what belongs to

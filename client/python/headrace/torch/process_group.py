@@ -356,6 +356,8 @@ class ProcessGroup(Reconfigurable, GroupNames, dist.ProcessGroup):
 
     def barrier(self, opts: Any = None) -> Work:
         """Ends when every rank has come."""
+        for device in self.poster.gpus:
+            devices.refuse_capture(device)
         self.poster.synchronize()  # what stands in streams comes before it
         return self._work([self.session.barrier(async_op=True)], [], None)
 

@@ -207,7 +207,7 @@ class ShardedOptimizer(WrappingOptimizer):
     """The optimizer of a model of fully_shard; made by accelerate().
 
     step() notes the options of that moment and returns; each module waits for its own gradients and takes the
-    step of its parameters just before its next forward pass gathers them.
+    step of its parameters just before its next forward pass gathers them. On a GPU step() makes all updates.
     """
 
     def __init__(self, model: FSDPModule, optimizer: torch.optim.Optimizer) -> None:
