@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "service/cluster/planning.h"
+#include "tests/support/expect_text.h"
 #include "tests/unit/service/cluster/plans.h"
 
 namespace headrace::support {
@@ -26,14 +27,18 @@ Kind NextStep(Planning& planning) {
   return step == nullptr ? Kind{} : *step;
 }
 
-// A job on two nodes whose gradients may cross as int8.
+Planning PlanningOfTwoNodes() {
+  return Planning({.job = "train",
+                   .policy = plan::Policy::kExact,
+                   .token = 77,
+                   .shape = {.nodes = {{.name = "a", .ranks = {0}}, {.name = "b", .ranks = {1}}},
+                             .servers_count = 0,
+                             .agreed = {kSlowLine}}});
+}
+
+// Whose gradients may cross as int8.
 Planning PlanningWithAChoice() {
-  Planning planning({.job = "train",
-                     .policy = plan::Policy::kExact,
-                     .token = 77,
-                     .shape = {.nodes = {{.name = "a", .ranks = {0}}, {.name = "b", .ranks = {1}}},
-                               .servers_count = 0,
-                               .agreed = {kSlowLine}}});
+  Planning planning = PlanningOfTwoNodes();
   service::Layout layout = LayoutOf(Elements(kCodedTensors));
   for (service::LayoutTensor& tensor : layout.tensors) {
     tensor.allowed = ChoiceNamed("auto:int8").value_or(CodecChoice()).allowed;
@@ -44,12 +49,7 @@ Planning PlanningWithAChoice() {
 
 // After a reconnect: the node that has counted most is right, and compress_after is over.
 TEST(CodecPlans, CountIterationsOfEarlierEpochs) {
-  Planning planning({.job = "train",
-                     .policy = plan::Policy::kExact,
-                     .token = 77,
-                     .shape = {.nodes = {{.name = "a", .ranks = {0}}, {.name = "b", .ranks = {1}}},
-                               .servers_count = 0,
-                               .agreed = {kSlowLine}}});
+  Planning planning = PlanningOfTwoNodes();
   service::Layout layout = LayoutOf(Elements(kCodedTensors));
   layout.tensors[0].codec = Codec::kInt8;
   layout.compress_after = 20;
@@ -140,6 +140,16 @@ TEST(CodecPlans, CountHowOftenTheyStopped) {
   planning.SetCodec(ChoiceNamed("auto:bf16").value_or(CodecChoice()));
   Replanned(planning, iteration, kFast);
   EXPECT_EQ(Replanned(planning, iteration + 16, kFast).codec_stops, 0U);
+}
+
+TEST(CodecPlans, SayThatNoGradientMayBeCompressedOtherwise) {
+  Planning planning = PlanningOfTwoNodes();
+  service::Layout layout = LayoutOf(Elements(kCodedTensors));
+  for (service::LayoutTensor& tensor : layout.tensors) tensor.keeps_codec = true;
+  for (const std::size_t node : {0U, 1U}) planning.OnLayout(node, Shared(layout), {});
+  (void)planning.DrainSteps();
+  planning.SetCodec(Codec::kNone);
+  EXPECT_TEXT(NextStep<service::PlanNote>(planning).text, "by name", "on a GPU");
 }
 
 }  // namespace

@@ -411,21 +411,6 @@ TEST_F(PlanningTest, SaysWhyServersAndOneNodeCompressNothing) {
   }
 }
 
-TEST_F(PlanningTest, SaysThatNoGradientMayBeCompressedOtherwise) {
-  const service::JobShape shape = TwoNodes();
-  service::Layout layout = *CompressedLayout(0);
-  for (service::LayoutTensor& tensor : layout.tensors) tensor.keeps_codec = true;
-  Planning planning({.job = "train", .policy = Policy::kExact, .token = 77, .shape = shape});
-  for (std::size_t node = 0; node < shape.nodes.size(); ++node) {
-    planning.OnLayout(node, std::make_shared<const service::Layout>(layout), {});
-  }
-  (void)planning.DrainSteps();
-  planning.SetCodec(Codec::kNone);
-  const auto noted = planning.DrainSteps();
-  ASSERT_EQ(noted.size(), 1U);
-  EXPECT_TEXT(std::get<PlanNote>(noted[0]).text, "by name", "on a GPU");
-}
-
 TEST_F(PlanningTest, ThePolicyInForceIsNoNews) {
   Run();
   Tell(22);
