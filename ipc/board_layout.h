@@ -230,7 +230,8 @@ struct LaneRow {
   std::uint64_t bytes_per_s;
   std::uint64_t rate_bytes_per_s;  // moved in the second before rate_ns
   std::int64_t rate_ns;
-  std::uint64_t messages_dropped;  // between nodes: of strangers, old epochs, other plans
+  std::uint64_t messages_dropped;  // between nodes: of strangers, old epochs, other plans,
+                                   // malformed, repeated
   char name[32];
   char transport[64];
 };

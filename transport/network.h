@@ -110,7 +110,8 @@ struct NetworkCounters {
   std::uint64_t bytes_received = 0;
   std::uint64_t messages_sent = 0;
   std::uint64_t messages_received = 0;
-  std::uint64_t messages_dropped = 0;  // unknown key, old epoch, other plan, or makes no sense
+  // Of an unknown key, an old epoch or another plan, malformed, or here before.
+  std::uint64_t messages_dropped = 0;
 };
 
 inline constexpr std::size_t kNoticeBytesMax = std::size_t{24} << 10;
@@ -168,7 +169,7 @@ class NetworkTransport : public Transport {
   // Appends what has moved since the last call.
   virtual void DrainMoves([[maybe_unused]] std::vector<MovedLink>& moves) {}
 
-  virtual const NetworkCounters& counters() const = 0;
+  virtual NetworkCounters counters() const = 0;
 };
 
 }  // namespace headrace::transport

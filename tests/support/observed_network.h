@@ -55,7 +55,7 @@ class ObservedNetwork final : public transport::NetworkTransport {
     inner_.DrainNotices(notices);
   }
   void DrainMoves(std::vector<transport::MovedLink>& moves) override { inner_.DrainMoves(moves); }
-  const transport::NetworkCounters& counters() const override { return inner_.counters(); }
+  transport::NetworkCounters counters() const override { return inner_.counters(); }
 
   std::vector<transport::Notice> sent;  // in order; the member is the one that it is for
   bool lose = false;

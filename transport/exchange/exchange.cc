@@ -197,6 +197,12 @@ void Exchange::LinkFailed(LinkId link, const std::string& cause) {
   }
 }
 
+NetworkCounters Exchange::counters() const {
+  NetworkCounters all = counters_;
+  all.messages_dropped += wire_.dropped_count();
+  return all;
+}
+
 // Where nobody drains them, those that came first are as good as any.
 void Exchange::LinkMoved(LinkId link, const LinkMove& move) {
   if (moves_.size() == kMovesMax) return;

@@ -53,7 +53,7 @@ class Exchange final : public NetworkTransport, private WireEvents {
   void SendNotice(std::uint32_t group, std::uint32_t member, std::vector<std::byte> bytes) override;
   void DrainNotices(std::vector<Notice>& notices) override;
   void DrainMoves(std::vector<MovedLink>& moves) override;
-  const NetworkCounters& counters() const override { return counters_; }
+  NetworkCounters counters() const override;
 
  private:
   void Announced(const MessageHeader& header, std::size_t size, ArrivalId arrival) override;

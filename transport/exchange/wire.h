@@ -104,6 +104,9 @@ class Wire {
 
   // The time of what follows, for wires that wait for something.
   virtual void AdvanceTo([[maybe_unused]] TimeNs now) {}
+  // Messages that the wire dropped by itself since its birth: that no wire of this kind can have
+  // sent, or that came a second time. Nobody was told of them.
+  virtual std::uint64_t dropped_count() const = 0;
   // When Progress has something to do though nothing came.
   virtual TimeNs NextDeadline() const { return kNever; }
   // Moves what can be moved, calls `events`, returns whether there was anything to do.

@@ -96,7 +96,7 @@ class NcclNetwork final : public NetworkTransport {
   }
   void DrainNotices(std::vector<Notice>& notices) override { rail_.host.DrainNotices(notices); }
   void DrainMoves(std::vector<MovedLink>& moves) override { rail_.host.DrainMoves(moves); }
-  const NetworkCounters& counters() const override { return counters_; }
+  NetworkCounters counters() const override { return counters_; }
 
  private:
   struct NodeGroup {

@@ -44,6 +44,12 @@ RailWire::~RailWire() {
   });
 }
 
+std::uint64_t RailWire::dropped_count() const {
+  std::uint64_t count = dropped_count_;
+  for (const Wire* rail : rails_) count += rail->dropped_count();
+  return count;
+}
+
 std::string RailWire::Names() const {
   std::set<std::size_t> in_use;
   peers_.ForEach([&in_use](std::uint32_t, const RailPeer& peer) {
@@ -287,7 +293,7 @@ void RailWire::OnAnnounced(std::size_t rail, const MessageHeader& header, std::s
     if (size == 0) {
       OnControl(rail, header);
     } else {
-      ++malformed_count_;
+      ++dropped_count_;
     }
     return;
   }
@@ -304,11 +310,11 @@ void RailWire::OnAnnounced(std::size_t rail, const MessageHeader& header, std::s
       if (link.state == LinkState::kOpen) return events_->Announced(header, size, ours);
       break;
     case ReceivedWindow::Outcome::kTwice:
-      ++duplicates_count_;
+      ++dropped_count_;
       MarkReceived(id, link, rail, true);
       break;
     case ReceivedWindow::Outcome::kBeyond:
-      ++malformed_count_;
+      ++dropped_count_;
       break;
   }
   rails_[rail]->Drop(arrival);
@@ -337,13 +343,13 @@ void RailWire::OnControl(std::size_t rail, const MessageHeader& header) {
     if (peer.wire_id != header.operation_count) return;
     makes_sense = peers_.OnPing(id, rail, header) && makes_sense;
   });
-  if (!makes_sense) ++malformed_count_;
+  if (!makes_sense) ++dropped_count_;
 }
 
 void RailWire::OnAcknowledged(std::uint32_t id, Link& link, std::uint64_t end) {
   if (end <= link.first_sequence) return;
   if (end - link.first_sequence > link.sent_count) {
-    ++malformed_count_;
+    ++dropped_count_;
     return;
   }
   RailPeer& peer = peers_.at(link.peer);

@@ -79,9 +79,7 @@ class RailWire final : public Wire {
   // Whoever sleeps watches those of all rails.
   int event_fd() const override { return -1; }
 
-  // Messages that came a second time, and those that no wire of this kind can have sent; dropped.
-  std::uint64_t duplicates_count() const { return duplicates_count_; }
-  std::uint64_t malformed_count() const { return malformed_count_; }
+  std::uint64_t dropped_count() const override;
   // Links that are open or still answer.
   std::size_t links_count() const { return links_.taken_count(); }
 
@@ -184,8 +182,7 @@ class RailWire final : public Wire {
   Slots<Link> links_;
   Slots<OpenSend> sends_;
   std::map<std::pair<std::uint64_t, std::uint16_t>, std::uint32_t> links_by_name_;
-  std::uint64_t duplicates_count_ = 0;
-  std::uint64_t malformed_count_ = 0;
+  std::uint64_t dropped_count_ = 0;  // those that no rail has dropped
 
   std::vector<std::uint32_t> to_acknowledge_;  // links
   std::vector<std::uint32_t> closed_;          // links that are not gone

@@ -339,14 +339,14 @@ ucs_status_t UcxWire::OnMessage(void* argument, const void* header, std::size_t 
   // The end of the wire's life, or nothing that a wire sends: UCX forgets it and tells a sender
   // that waits.
   if (wire.events_ == nullptr || header_size != sizeof(Envelope)) {
-    ++wire.malformed_count_;
+    ++wire.dropped_count_;
     return UCS_OK;
   }
   Envelope envelope;
   std::memcpy(&envelope, header, sizeof(envelope));
   if (wire.in_place_) return wire.Announce(envelope, bytes, size, *param);
   if (size < sizeof(kWhole)) {
-    ++wire.malformed_count_;
+    ++wire.dropped_count_;
     return UCS_OK;
   }
   size -= sizeof(kWhole);

@@ -66,8 +66,7 @@ class UcxWire final : public Wire {
   bool PrepareToSleep() override;
   int event_fd() const override { return event_fd_; }
 
-  // Messages that no wire of this kind can have sent; dropped.
-  std::uint64_t malformed_count() const { return malformed_count_; }
+  std::uint64_t dropped_count() const override { return dropped_count_; }
 
  private:
   static constexpr unsigned kMessageId = 1;  // of the one active message
@@ -161,7 +160,7 @@ class UcxWire final : public Wire {
   std::uint64_t settings_sum_ = 0;
   std::size_t rendezvous_bytes_ = 0;
   bool in_place_ = false;  // bytes go without PackPiece and UnpackPiece
-  std::uint64_t malformed_count_ = 0;
+  std::uint64_t dropped_count_ = 0;
 
   // Before UCX's things, which call back while they go.
   UcxPeers peers_;

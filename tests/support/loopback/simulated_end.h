@@ -31,6 +31,7 @@ class SimulatedNetwork::SimulatedWire final : public Wire {
   void Drop(ArrivalId arrival) override;
   Result<std::span<std::byte>> AllocateStaging(std::size_t size) override;
   void FreeStaging(std::span<std::byte> memory) override;
+  std::uint64_t dropped_count() const override { return 0; }
   bool Progress(WireEvents& events) override;
   bool PrepareToSleep() override { return news_.empty(); }
   int event_fd() const override { return -1; }

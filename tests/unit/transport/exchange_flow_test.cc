@@ -51,7 +51,7 @@ TEST(Exchange, SendsEachByteOfAnAllReduceTwiceTimesNMinusOneOverN) {
       std::uint64_t total = 0;
       const std::uint64_t ideal = 2 * (nodes - 1) * kCount * 4 / nodes;
       for (std::uint32_t node = 0; node < nodes; ++node) {
-        const NetworkCounters& counters = fleet.node(node).counters();
+        const NetworkCounters counters = fleet.node(node).counters();
         total += counters.bytes_sent;
         // Shares are whole pieces, so one node may have one piece more than another.
         EXPECT_NEAR(static_cast<double>(counters.bytes_sent), static_cast<double>(ideal),
@@ -70,7 +70,7 @@ TEST(Exchange, CountsWhatItReceivesLikeWhatOthersSend) {
   fleet.RunToTheEnd();
   NetworkCounters all;
   for (std::uint32_t node = 0; node < 4; ++node) {
-    const NetworkCounters& counters = fleet.node(node).counters();
+    const NetworkCounters counters = fleet.node(node).counters();
     all.bytes_sent += counters.bytes_sent;
     all.bytes_received += counters.bytes_received;
     all.messages_sent += counters.messages_sent;

@@ -54,7 +54,7 @@ class MadeUpNetwork final : public NetworkTransport {
   void CloseGroup(std::uint32_t, const std::string&) override {}
   void SendNotice(std::uint32_t, std::uint32_t, std::vector<std::byte>) override {}
   void DrainNotices(std::vector<Notice>&) override {}
-  const NetworkCounters& counters() const override { return counters_; }
+  NetworkCounters counters() const override { return counters_; }
 
   std::uint32_t self = 0;
   std::function<double(const Transfer&)> seconds_of;

@@ -162,7 +162,7 @@ class Unmeasured final : public transport::NetworkTransport {
   void CloseGroup(std::uint32_t, const std::string&) override {}
   void SendNotice(std::uint32_t, std::uint32_t, std::vector<std::byte>) override {}
   void DrainNotices(std::vector<transport::Notice>&) override {}
-  const transport::NetworkCounters& counters() const override { return counters_; }
+  transport::NetworkCounters counters() const override { return counters_; }
 
  private:
   transport::Capabilities capabilities_{.name = "nccl0"};
