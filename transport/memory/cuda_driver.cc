@@ -1,16 +1,8 @@
 #include "transport/memory/cuda_driver.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 namespace headrace::transport {
-
-std::string LoaderError() {
-  const char* words = ::dlerror();
-  return words != nullptr ? words : "the loader gives no reason";
-}
-
-void LibraryTraits::Release(Value library) { ::dlclose(library); }
 
 std::string CudaVersionText(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
@@ -78,24 +70,25 @@ Code CodeOf(CuResult result) {
 }
 
 Result<std::unique_ptr<CudaDriver>> CudaDriver::Open(const std::string& library) {
-  Library opened(::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));
+  auto opened = OpenedLibrary::Open(library);
   if (!opened) {
-    return Error(Code::kNotFound,
+    return Error(opened.error().code(),
                  fmt::format("open CUDA's driver: {}; install NVIDIA's driver, or start the "
                              "container with NVIDIA's runtime",
-                             LoaderError()));
+                             opened.error().text()));
   }
-  std::unique_ptr<CudaDriver> driver(new CudaDriver(std::move(opened)));
-  if (auto done = driver->CheckVersion(library); !done) return done.error();
-  if (auto done = driver->Resolve(library); !done) return done.error();
+  std::unique_ptr<CudaDriver> driver(new CudaDriver(std::move(*opened)));
+  if (auto done = driver->CheckVersion(); !done) return done.error();
+  if (auto done = driver->Resolve(); !done) return done.error();
   if (auto done = driver->Start(); !done) return done.error().Within("start CUDA's driver");
   return driver;
 }
 
-Status CudaDriver::CheckVersion(const std::string& library) {
+Status CudaDriver::CheckVersion() {
   // Asked before the rest is resolved: an old driver lacks symbols, and its age is the better
   // cause.
-  void* symbol = ::dlsym(library_.get(), "cuDriverGetVersion");
+  const std::string& library = library_.path();
+  void* symbol = library_.Find("cuDriverGetVersion");
   if (symbol == nullptr) {
     return Error(Code::kVersionMismatch,
                  fmt::format("{} is not CUDA's driver: {}", library, LoaderError()));
@@ -121,31 +114,25 @@ Status CudaDriver::CheckVersion(const std::string& library) {
   return {};
 }
 
-Status CudaDriver::Resolve(const std::string& library) {
-  const char* missing = nullptr;
-  const auto find = [&](const char* name) {
-    void* symbol = ::dlsym(library_.get(), name);
-    if (symbol == nullptr && missing == nullptr) missing = name;
-    return symbol;
-  };
+Status CudaDriver::Resolve() {
 #define HR_CUDA_FIND(member, name, symbol, parameters) \
-  functions_.member = reinterpret_cast<decltype(functions_.member)>(find(#symbol));
+  functions_.member = reinterpret_cast<decltype(functions_.member)>(library_.Find(#symbol));
   HR_CUDA_FUNCTIONS(HR_CUDA_FIND)
 #undef HR_CUDA_FIND
-  if (missing == nullptr) {
+  if (library_.missing() == nullptr) {
     CudaMulticast multicast;
 #define HR_CUDA_FIND(member, name, symbol, parameters) \
-  multicast.member = reinterpret_cast<decltype(multicast.member)>(find(#symbol));
+  multicast.member = reinterpret_cast<decltype(multicast.member)>(library_.Find(#symbol));
     HR_CUDA_MULTICAST_FUNCTIONS(HR_CUDA_FIND)
 #undef HR_CUDA_FIND
-    if (missing == nullptr) multicast_ = multicast;
+    if (library_.missing() == nullptr) multicast_ = multicast;
     return {};
   }
   return Error(
       Code::kVersionMismatch,
       fmt::format("{} says that it is a driver for CUDA {} and has no {}: install NVIDIA's "
                   "driver anew",
-                  library, CudaVersionText(version_), missing));
+                  library_.path(), CudaVersionText(version_), library_.missing()));
 }
 
 Status CudaDriver::Start() {

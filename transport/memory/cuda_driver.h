@@ -1,8 +1,7 @@
 // CUDA's driver, opened at run time: one program runs with and without a GPU.
 //
-// The library stays loaded until the process ends, even when its owner is gone: it starts threads
-// of its own and does not survive being unloaded. Thread-safe after Open. A process must not fork
-// and use an inherited driver in the child; the driver refuses that.
+// Thread-safe after Open. A process must not fork and use an inherited driver in the child; the
+// driver refuses that.
 #pragma once
 
 #include <atomic>
@@ -14,23 +13,14 @@
 #include <string_view>
 
 #include "ipc/base/result.h"
-#include "ipc/base/unique_handle.h"
 #include "transport/memory/cuda_abi.h"
+#include "transport/memory/library.h"
 
 namespace headrace::transport {
 
 inline constexpr std::string_view kCudaLibrary = "libcuda.so.1";
 // CUDA 12.0, driver 525: the first whose word operations, VMM and UUIDs are all the ones we use.
 inline constexpr int kCudaVersionMin = 12000;
-
-struct LibraryTraits {
-  using Value = void*;
-  static Value None() { return nullptr; }
-  static void Release(Value library);
-};
-using Library = UniqueHandle<LibraryTraits>;
-// The loader's own words for the last failure of dlopen or dlsym on this thread.
-std::string LoaderError();
 
 class CudaDriver {
  public:
@@ -63,13 +53,13 @@ class CudaDriver {
   void OnBroken(OnBrokenContext report) { on_broken_ = std::move(report); }
 
  private:
-  explicit CudaDriver(Library library) : library_(std::move(library)) {}
-  Status Resolve(const std::string& library);
-  Status CheckVersion(const std::string& library);
+  explicit CudaDriver(OpenedLibrary library) : library_(std::move(library)) {}
+  Status Resolve();
+  Status CheckVersion();
   Status Start();
   void NoteBroken(CuResult result, const std::string& cause) const;
 
-  Library library_;
+  OpenedLibrary library_;
   CudaFunctions functions_;
   std::optional<CudaMulticast> multicast_;
   int version_ = 0;

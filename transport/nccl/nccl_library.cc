@@ -1,6 +1,5 @@
 #include "transport/nccl/nccl_library.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include "ipc/base/check.h"
@@ -45,20 +44,22 @@ Code CodeOf(NcclResult result) {
 }
 
 Result<std::unique_ptr<NcclLibrary>> NcclLibrary::Open(const std::string& library) {
-  Library opened(::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));
+  auto opened = OpenedLibrary::Open(library);
   if (!opened) {
-    return Error(Code::kNotFound, fmt::format("open NCCL: {}; {}", LoaderError(), kRemedy));
+    return Error(opened.error().code(),
+                 fmt::format("open NCCL: {}; {}", opened.error().text(), kRemedy));
   }
-  std::unique_ptr<NcclLibrary> nccl(new NcclLibrary(std::move(opened)));
-  if (auto done = nccl->CheckVersion(library); !done) return done.error();
-  if (auto done = nccl->Resolve(library); !done) return done.error();
+  std::unique_ptr<NcclLibrary> nccl(new NcclLibrary(std::move(*opened)));
+  if (auto done = nccl->CheckVersion(); !done) return done.error();
+  if (auto done = nccl->Resolve(); !done) return done.error();
   return nccl;
 }
 
-Status NcclLibrary::CheckVersion(const std::string& library) {
+Status NcclLibrary::CheckVersion() {
   // Asked before the rest is resolved: an old library lacks symbols, and its age is the better
   // cause.
-  void* symbol = ::dlsym(library_.get(), "ncclGetVersion");
+  const std::string& library = library_.path();
+  void* symbol = library_.Find("ncclGetVersion");
   if (symbol == nullptr) {
     return Error(Code::kVersionMismatch,
                  fmt::format("{} is not NCCL: {}; {}", library, LoaderError(), kRemedy));
@@ -76,22 +77,16 @@ Status NcclLibrary::CheckVersion(const std::string& library) {
   return {};
 }
 
-Status NcclLibrary::Resolve(const std::string& library) {
-  const char* missing = nullptr;
-  const auto find = [&](const char* name) {
-    void* symbol = ::dlsym(library_.get(), name);
-    if (symbol == nullptr && missing == nullptr) missing = name;
-    return symbol;
-  };
+Status NcclLibrary::Resolve() {
 #define HR_NCCL_FIND(member, symbol, parameters) \
-  functions_.member = reinterpret_cast<decltype(functions_.member)>(find(#symbol));
+  functions_.member = reinterpret_cast<decltype(functions_.member)>(library_.Find(#symbol));
   HR_NCCL_FUNCTIONS(HR_NCCL_FIND)
   HR_NCCL_TEXTS(HR_NCCL_FIND)
 #undef HR_NCCL_FIND
-  if (missing == nullptr) return {};
+  if (library_.missing() == nullptr) return {};
   return Error(Code::kVersionMismatch,
-               fmt::format("{} says that it is NCCL {} and has no {}: {}", library,
-                           NcclVersionText(version_), missing, kRemedy));
+               fmt::format("{} says that it is NCCL {} and has no {}: {}", library_.path(),
+                           NcclVersionText(version_), library_.missing(), kRemedy));
 }
 
 Error NcclLibrary::Failed(NcclResult result, std::string_view doing, NcclComm comm) const {

@@ -9,7 +9,7 @@
 
 #include "ipc/base/collective.h"
 #include "ipc/base/result.h"
-#include "transport/memory/cuda_driver.h"
+#include "transport/memory/library.h"
 #include "transport/nccl/nccl_abi.h"
 
 namespace headrace::transport {
@@ -36,11 +36,11 @@ class NcclLibrary {
   Status Check(NcclResult result, std::string_view doing, NcclComm comm = nullptr) const;
 
  private:
-  explicit NcclLibrary(Library library) : library_(std::move(library)) {}
-  Status CheckVersion(const std::string& library);
-  Status Resolve(const std::string& library);
+  explicit NcclLibrary(OpenedLibrary library) : library_(std::move(library)) {}
+  Status CheckVersion();
+  Status Resolve();
 
-  Library library_;
+  OpenedLibrary library_;
   NcclFunctions functions_;
   int version_ = 0;
 };
