@@ -24,7 +24,9 @@ constexpr std::uint32_t kDefaultReconnectS = 30;
 // In which a supervisor starts a service again, whose ranks then are not lost.
 constexpr std::uint32_t kDefaultShrinkGraceMs = 5'000;
 
-constexpr std::array<std::string_view, 3> kRoleNames = {"rank", "join", "spare"};
+// HR_ROLE_..., and one that depends on what started the process.
+constexpr std::array<std::string_view, 4> kRoleNames = {"rank", "join", "spare", "rejoin"};
+constexpr std::uint32_t kRejoin = 3;
 
 // Collects what is wrong with the environment, to say all of it at once.
 class Reader {
@@ -129,12 +131,20 @@ void FillNodes(Reader& reader, hr_options& options) {
               options.architecture);
 }
 
+// A rank's process that torchrun starts again by itself joins the job, which has gone on without
+// it.
+std::uint32_t RoleOf(Reader& reader) {
+  const std::uint32_t role = reader.OneOf("HEADRACE_ROLE", kRoleNames);
+  if (role != kRejoin) return role;
+  return reader.Number("TORCHELASTIC_RESTART_COUNT", 0) == 0 ? HR_ROLE_RANK : HR_ROLE_JOIN;
+}
+
 void FillReconnect(Reader& reader, hr_options& options) {
   options.shrink_min_world = reader.Number("HEADRACE_SHRINK", 0);
   const bool shrinks = options.shrink_min_world != 0;
   options.reconnect_s = reader.Number("HEADRACE_RECONNECT", shrinks ? kDefaultReconnectS : 0);
   options.shrink_grace_ms = reader.Number("HEADRACE_SHRINK_GRACE_MS", kDefaultShrinkGraceMs);
-  options.role = reader.OneOf("HEADRACE_ROLE", kRoleNames);
+  options.role = RoleOf(reader);
 }
 
 // "30" or "30:evict".
@@ -286,7 +296,7 @@ Result<hr_options> WholeOptions(const Environment& environment, const hr_options
     FillReconnect(reader, whole);
     if (given.size == kThirdOptionsSize) whole.reconnect_s = reconnect_s;
   }
-  if (given.size == kFourthOptionsSize) whole.role = reader.OneOf("HEADRACE_ROLE", kRoleNames);
+  if (given.size == kFourthOptionsSize) whole.role = RoleOf(reader);
   if (given.size < kFifthOptionsSize) FillSendsClass(reader, whole);
   FillSlow(reader, whole);
   if (Status status = reader.status(); !status) return status.error();

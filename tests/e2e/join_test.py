@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -12,14 +14,24 @@ import unittest
 from typing import Any
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import torchrun
 from support.cluster import Cluster, Services
-from support.elastic import LIMIT_S, ElasticCase
-from support.service import Service
+from support.elastic import LIMIT_S, TRAINERS, ElasticCase
+from support.places import Program
+from support.service import Service, client_environment
 
 STEPS = 24
 HELD = 8  # before that step all wait for the others to come
 KILLED = 4
 MEMBERS_MAX = 64  # members of generation N that are new have numbers from N times that on
+
+
+def end_with_worker(program: Program) -> None:
+    """Ends a torchrun, which ends what it has started when it is asked to end."""
+    program.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        program.communicate(timeout=LIMIT_S)
+    program.end()
 
 
 class JoinCase(ElasticCase):
@@ -120,6 +132,70 @@ class OneNode(JoinCase):
             load=self.path("state"),
         ).ends()
         self.require_alike(said, [0, 1, 3, "joined"], after)
+
+    def start_rejoining(self, rank: int, launcher: tuple[str, ...], **asked: Any) -> Program:
+        """A rank that joins when its launcher has started it again."""
+        asked |= {"rank": rank, "world_size": len(asked["members"])}
+        program = self.service.place.start(
+            ["/usr/bin/python3", "-B", *launcher, os.path.join(TRAINERS, "shrink_train.py"), json.dumps(asked)],
+            env=client_environment(
+                HEADRACE_SOCKET=self.service.socket,
+                HEADRACE_JOB="train",
+                HEADRACE_ROLE="rejoin",
+                HEADRACE_SHRINK="2",
+                HEADRACE_SHRINK_GRACE_MS="1000",
+                HEADRACE_RECONNECT=str(int(LIMIT_S)),
+            ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.addCleanup(end_with_worker, program)
+        return program
+
+    def test_torchrun_restarts_one_worker_which_joins(self) -> None:
+        restarted = (
+            "-m", "torch.distributed.run", "--nproc_per_node", "1", "--max_restarts", "2",
+            "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", "--rdzv_id", "of-one-rank",
+            *torchrun.STREAMS, "--monitor_interval", "0.2", "--log_dir", self.path("logs"),
+        )  # fmt: skip
+        ranks = [
+            self.start_rejoining(
+                rank,
+                restarted if rank == 1 else (),
+                members=[0, 1, 2],
+                first=0,
+                steps=STEPS,
+                kill=[[1, KILLED, "backward"]],
+                hold=[HELD, self.path("go")],
+                grown=self.path("state"),
+            )
+            for rank in range(3)
+        ]
+        self.await_job(self.service, world_size=2, applicants={"joiners": 1, "spares": 0})
+        self.go_on()
+        said: dict[Any, dict[str, Any]] = {}
+        for rank, program in enumerate(ranks):
+            out = program.communicate(timeout=LIMIT_S)[0]
+            self.assertEqual(program.returncode, 0, out)
+            lines = [line[line.index("{") :] for line in out.splitlines() if '{"losses"' in line]
+            self.assertEqual(len(lines), 1, out)
+            said[rank] = json.loads(lines[0])
+        begun = said[1]["first"]
+        self.assertGreaterEqual(begun, HELD)
+        new = 2 * MEMBERS_MAX
+        for rank in range(3):
+            self.assertEqual(said[rank]["resizes"][-1]["members"], [0, 2, new], rank)
+        after = self.train(
+            [self.service] * 3,
+            "after",
+            members=[0, 2, new],
+            first=begun,
+            steps=STEPS - begun,
+            load=self.path("state"),
+        ).ends()
+        self.require_alike(said, [0, 2, 1], after)
 
     def test_a_spare_takes_the_place_of_a_lost_rank(self) -> None:
         services = [self.service] * 4

@@ -10,7 +10,7 @@ Trains by ScheduledOptimizer from step ``first`` on; the data of a step depends 
 is there. One named in ``slow`` computes for so many seconds more in each step. A rank that joins begins with the
 job's next step. Prints one JSON line: each step's loss, how the job was resized, the first step, a digest of
 parameters and optimizer state, and what init() warned of; rank 0 saves parameters and state to ``grown`` when others
-join.
+join. ``rank`` and ``world_size``, where given, stand in for the environment's.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> int:
         adam.load_state_dict(state)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        session = headrace.init()
+        session = headrace.init(rank=asked.get("rank"), world_size=asked.get("world_size"))
     rank = session.rank
     member = session.members[rank] if session.joins else asked["members"][rank]
     resizes: list[dict[str, Any]] = []

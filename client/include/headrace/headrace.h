@@ -210,7 +210,9 @@ typedef enum hr_role {
  *   reconnect_s  HEADRACE_RECONNECT, else 30 with HEADRACE_SHRINK, else 0
  *   shrink_min_world  HEADRACE_SHRINK, else 0
  *   shrink_grace_ms   HEADRACE_SHRINK_GRACE_MS, else 5000
- *   role         HEADRACE_ROLE: rank, join or spare, else HR_ROLE_RANK
+ *   role         HEADRACE_ROLE: rank, join, spare, or rejoin, which is join where torchrun has
+ *                started the process again (TORCHELASTIC_RESTART_COUNT is not 0), and else rank;
+ *                else HR_ROLE_RANK
  *   sends_class  HEADRACE_SENDS_CLASS, else empty
  *   slow_bound_s, slow_evict  HEADRACE_SLOW: SECONDS or SECONDS:evict, else 0
  * An empty variable counts as unset. Fields that the program sets afterwards override these values.

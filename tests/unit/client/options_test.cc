@@ -244,6 +244,26 @@ TEST(Options, HaveReconnectingOffUnlessTheEnvironmentSaysForHowLong) {
   EXPECT_FALSE(Fill({{"HEADRACE_RECONNECT", "yes"}}, options).ok());
 }
 
+TEST(Options, JoinOnlyWhenTorchrunHasStartedTheProcessAgain) {
+  hr_options options;
+  ASSERT_TRUE(Fill({{"HEADRACE_ROLE", "rejoin"}}, options).ok());
+  EXPECT_EQ(options.role, HR_ROLE_RANK);
+  ASSERT_TRUE(
+      Fill({{"HEADRACE_ROLE", "rejoin"}, {"TORCHELASTIC_RESTART_COUNT", "0"}}, options).ok());
+  EXPECT_EQ(options.role, HR_ROLE_RANK);
+  ASSERT_TRUE(
+      Fill({{"HEADRACE_ROLE", "rejoin"}, {"TORCHELASTIC_RESTART_COUNT", "2"}}, options).ok());
+  EXPECT_EQ(options.role, HR_ROLE_JOIN);
+  ASSERT_TRUE(Fill({{"TORCHELASTIC_RESTART_COUNT", "2"}}, options).ok());
+  EXPECT_EQ(options.role, HR_ROLE_RANK) << "nobody has asked for it";
+  EXPECT_TEXT(Fill({{"HEADRACE_ROLE", "rejoin"}, {"TORCHELASTIC_RESTART_COUNT", "x"}}, options)
+                  .error()
+                  .text(),
+              "TORCHELASTIC_RESTART_COUNT");
+  EXPECT_TEXT(Fill({{"HEADRACE_ROLE", "leader"}}, options).error().text(), "HEADRACE_ROLE",
+              "rank, join, spare, rejoin");
+}
+
 TEST(Options, KeepWhatAProgramSaidThatKnowsNoReconnecting) {
   const Environment environment = [](const char* name) {
     const std::string asked = name;
