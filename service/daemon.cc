@@ -163,7 +163,7 @@ struct Daemon::Parts {
           std::make_unique<NodeLane>(index, std::move(rail), dispatch, *inboxes.peers));
       NodeLane& added = *node_lanes.back();
       const transport::NetworkTransport& network = added.rail.network();
-      if (added.rail.nccl) ++gpu_lanes;
+      if (added.rail.nccl) ++nccl_lanes;
       log->info("lane {} between nodes over {}", added.rail.name, network.WireNames());
       network_lanes.push_back(
           {.number = index, .address = network.address(), .inbox = &added.lane.inbox()});
@@ -176,23 +176,23 @@ struct Daemon::Parts {
                        .measures_flow = network.capabilities().measures_flow});
     }
     if (gpus.gpus == nullptr || node_lanes.empty()) return;
-    log->info("{}", gpu_lanes == 0 ? node_lanes.front()->rail.wire->GpuPath()
-                                   : fmt::format("GPU memory goes to other nodes {}",
-                                                 DescribeGpuLanes(gpu_lanes)));
+    log->info("{}", nccl_lanes == 0 ? node_lanes.front()->rail.wire->GpuPath()
+                                    : fmt::format("GPU memory goes to other nodes {}",
+                                                  DescribeGpuNetwork(nccl_lanes)));
 #endif
   }
 
   // Whoever can connect takes the service for one that has started, so clients come last.
   Status OpenLoops(const Config& config, const std::string& gpus_missing) {
     Result<std::unique_ptr<PeersThread>> with_peers = PeersThread::Start(
-        PeerOptionsOf(config, gpu_lanes), {.inbox = *inboxes.peers,
-                                           .rpc = *inboxes.rpc,
-                                           .dispatch = dispatch.inbox(),
-                                           .watch = watch.inbox(),
-                                           .log = *log,
-                                           .certificate = &board.layout().certificate,
-                                           .peers = board.layout().peers,
-                                           .network_lanes = network_lanes});
+        PeerOptionsOf(config, nccl_lanes), {.inbox = *inboxes.peers,
+                                            .rpc = *inboxes.rpc,
+                                            .dispatch = dispatch.inbox(),
+                                            .watch = watch.inbox(),
+                                            .log = *log,
+                                            .certificate = &board.layout().certificate,
+                                            .peers = board.layout().peers,
+                                            .network_lanes = network_lanes});
     if (!with_peers) return with_peers.error();
     peers = std::move(with_peers).value();
     if (!config.http_address.empty()) {
@@ -251,7 +251,7 @@ struct Daemon::Parts {
   std::vector<std::unique_ptr<NodeLane>> node_lanes;
 #endif
   std::vector<NetworkLane> network_lanes;
-  std::uint32_t gpu_lanes = 0;  // of these
+  std::uint32_t nccl_lanes = 0;  // of these
   std::vector<std::string> lane_names;
   // The event loops: peers and http have threads from Create on; rpc has main, last in, first out.
   std::unique_ptr<PeersThread> peers;

@@ -63,7 +63,7 @@ QuotaLimits QuotasOf(const Config& config, const MemoryFound& memory) {
 
 }  // namespace
 
-PeerOptions PeerOptionsOf(const Config& config, std::uint32_t gpu_lanes) {
+PeerOptions PeerOptionsOf(const Config& config, std::uint32_t nccl_lanes) {
   return {.version = std::string(Version()),
           .node_name = config.node_name,
           .address = config.node_address,
@@ -76,7 +76,7 @@ PeerOptions PeerOptionsOf(const Config& config, std::uint32_t gpu_lanes) {
           .block_bytes = config.block_bytes,
           .verify = static_cast<std::uint32_t>(config.verify),
           .algorithm = AlgorithmOf(config.network_algorithm),
-          .gpu_lanes = gpu_lanes,
+          .nccl_lanes = nccl_lanes,
           .forming_ns = static_cast<TimeNs>(config.forming_ms) * kMillisecond,
           .tls_authority = config.tls_authority,
           .tls_certificate = config.tls_certificate,

@@ -13,8 +13,8 @@
 
 namespace headrace::service {
 
-// `gpu_lanes` of the lanes between nodes carry GPUs' memory by themselves.
-PeerOptions PeerOptionsOf(const Config& config, std::uint32_t gpu_lanes);
+// `nccl_lanes` of the lanes between nodes carry GPUs' memory by themselves.
+PeerOptions PeerOptionsOf(const Config& config, std::uint32_t nccl_lanes);
 
 // What was found of a GPU, for the log of the start: also how processes share it.
 std::string GpuText(const transport::CudaDevice& gpu);

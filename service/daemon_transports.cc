@@ -121,7 +121,7 @@ Result<Rail> OpenRail(const Config& config, std::size_t index,
 
 // Lanes between nodes that are a GPU's own: number g is that of GPU g. The name of what is wrong,
 // and the remedy, where there cannot be as many.
-Result<std::size_t> CountGpuLanes(const Config& config, const GpuSet& gpus) {
+Result<std::size_t> CountNcclLanes(const Config& config, const GpuSet& gpus) {
   if (config.gpu_network != GpuNetwork::kNccl) return std::size_t{0};
   constexpr std::string_view kRemedy = "or set gpu_network to staged";
   if (gpus.gpus == nullptr) {
@@ -168,12 +168,12 @@ Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& gpus) {
   Result<std::vector<std::string>> devices = ParseRails(config.rails);
   if (!devices) return devices.error();
   if (devices->empty()) devices->push_back(DevicesOfNode(config));
-  const Result<std::size_t> gpu_lanes = CountGpuLanes(config, gpus);
-  if (!gpu_lanes) return gpu_lanes.error();
-  for (std::size_t i = 0; i < std::max(devices->size(), *gpu_lanes); ++i) {
+  const Result<std::size_t> nccl_lanes = CountNcclLanes(config, gpus);
+  if (!nccl_lanes) return nccl_lanes.error();
+  for (std::size_t i = 0; i < std::max(devices->size(), *nccl_lanes); ++i) {
     Result<Rail> rail = OpenRail(config, i, RailsOfLane(*devices, i));
     if (!rail) return rail.error();
-    if (i < *gpu_lanes) {
+    if (i < *nccl_lanes) {
       if (Status opened = OpenNccl(config, *gpus.gpus, i, *rail); !opened) return opened.error();
     }
     rails.push_back(std::move(rail).value());

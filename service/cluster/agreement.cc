@@ -38,7 +38,7 @@ std::string CanonicalText(const Agreement& agreement) {
     text += fmt::format("cost {:016x} {:016x}\n", std::bit_cast<std::uint64_t>(cost.startup_s),
                         std::bit_cast<std::uint64_t>(cost.s_per_byte));
   }
-  if (agreement.gpu_lanes != 0) text += fmt::format("gpu lanes {}\n", agreement.gpu_lanes);
+  if (agreement.nccl_lanes != 0) text += fmt::format("gpu lanes {}\n", agreement.nccl_lanes);
   if (agreement.verify != 0) text += fmt::format("verify {}\n", agreement.verify);
   if (!agreement.leader.empty()) text += fmt::format("leader {}\n", agreement.leader);
   return text;
@@ -46,10 +46,10 @@ std::string CanonicalText(const Agreement& agreement) {
 
 std::uint64_t HashOf(const Agreement& agreement) { return plan::HashOf(CanonicalText(agreement)); }
 
-std::string DescribeGpuLanes(std::uint32_t gpu_lanes) {
-  if (gpu_lanes == 0) return "through the host's memory (gpu_network = staged)";
-  return fmt::format("by NCCL from {} GPU{} (gpu_network = nccl)", gpu_lanes,
-                     gpu_lanes == 1 ? "" : "s");
+std::string DescribeGpuNetwork(std::uint32_t nccl_lanes) {
+  if (nccl_lanes == 0) return "through the host's memory (gpu_network = staged)";
+  return fmt::format("by NCCL from {} GPU{} (gpu_network = nccl)", nccl_lanes,
+                     nccl_lanes == 1 ? "" : "s");
 }
 
 JobNodes NodesOf(const Agreement& agreement, std::uint32_t self) {
@@ -63,7 +63,7 @@ JobNodes NodesOf(const Agreement& agreement, std::uint32_t self) {
   nodes.plan_version = agreement.plan_version;
   nodes.block_bytes = agreement.block_bytes;
   nodes.costs = agreement.costs;
-  nodes.gpu_lanes = agreement.gpu_lanes;
+  nodes.nccl_lanes = agreement.nccl_lanes;
   nodes.verify = agreement.verify;
   return nodes;
 }

@@ -36,14 +36,14 @@ struct Agreement {
   std::vector<AgreedNode> nodes;  // nodes with ranks by their lowest rank, then servers
   std::uint32_t servers_count = 0;
   std::vector<transport::CostLine> costs;  // of each lane; empty until they are measured
-  std::uint32_t gpu_lanes = 0;             // JobNodes::gpu_lanes; each node sets its own
+  std::uint32_t nccl_lanes = 0;            // JobNodes::nccl_lanes; each node sets its own
   std::uint32_t verify = 0;                // JobNodes::verify
   std::string leader{};                    // name of the node whose service leads the job
 
   // Whether plans may split an all-reduce into a reduce-scatter and a later all-gather. Not with
-  // servers, which drop a sum once they have sent it. Not with GPU lanes, whose halves would need
+  // servers, which drop a sum once they have sent it. Not with NCCL lanes, whose halves would need
   // the same memory for results. Not in a job on one node, which sends nothing between nodes.
-  bool takes_halves() const { return servers_count == 0 && gpu_lanes == 0 && nodes.size() > 1; }
+  bool takes_halves() const { return servers_count == 0 && nccl_lanes == 0 && nodes.size() > 1; }
 
   friend bool operator==(const Agreement&, const Agreement&) = default;
 };
@@ -55,7 +55,7 @@ std::uint64_t HashOf(const Agreement& agreement);
 
 // How a node with these lanes carries GPU memory to other nodes, for texts: "by NCCL from 2 GPUs
 // (gpu_network = nccl)".
-std::string DescribeGpuLanes(std::uint32_t gpu_lanes);
+std::string DescribeGpuNetwork(std::uint32_t nccl_lanes);
 
 // The parts of the agreement that dispatch needs on node `self`, and those that lane `lane` needs.
 JobNodes NodesOf(const Agreement& agreement, std::uint32_t self);

@@ -46,7 +46,7 @@ struct FollowerOptions {
   std::string node_name;            // name of this node
   std::vector<std::uint8_t> lanes;  // lane numbers of the lanes between nodes, in agreed order
   bool server = false;
-  std::uint32_t gpu_lanes = 0;  // JobNodes::gpu_lanes
+  std::uint32_t nccl_lanes = 0;  // JobNodes::nccl_lanes
   // How long a job may take from its first rank here until all of its nodes are linked. The rank's
   // own timeout applies if it is longer.
   TimeNs forming_ns = kFormingDefault;

@@ -34,7 +34,7 @@ Follower::Follower(FollowerOptions options, JobDirectory& directory)
       former_(jobs_),
       home_({.program = {},
              .node_name = jobs_.options().node_name,
-             .gpu_lanes = jobs_.options().gpu_lanes,
+             .nccl_lanes = jobs_.options().nccl_lanes,
              .block_bytes = kBlockBytesMin,
              .policy = jobs_.options().policy,
              .peers = {},

@@ -125,7 +125,7 @@ void FollowerSteps::Handle(Job& job, const OpenJob& open) {
   job.self = open.self;
   job.agreement = open.agreement;
   // This node's own, so that the hash tells when the leader's is another.
-  job.agreement.gpu_lanes = job.agreement.servers_count == 0 ? jobs_.options().gpu_lanes : 0;
+  job.agreement.nccl_lanes = job.agreement.servers_count == 0 ? jobs_.options().nccl_lanes : 0;
   job.lanes_answered = 0;
   for (std::size_t lane = 0; lane < jobs_.LanesOf(job); ++lane) {
     jobs_.Add(ToLane{lane, OpenGroup{GroupOf(job.agreement, job.self, lane, job.group)}});

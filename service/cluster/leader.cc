@@ -30,12 +30,12 @@ Status Leader::CheckNode(const NodeFacts& facts, const std::string& address) con
                              facts.name, address, options.node_name));
   }
   // Servers have no GPUs, and carry none's memory.
-  if (!facts.server && facts.gpu_lanes != options.gpu_lanes) {
+  if (!facts.server && facts.nccl_lanes != options.nccl_lanes) {
     return Error(Code::kMismatch,
                  fmt::format("node {} carries GPU memory to other nodes {}, node {} {}: give both "
                              "the same gpu_network, and with nccl equally many GPUs",
-                             facts.name, DescribeGpuLanes(facts.gpu_lanes), options.node_name,
-                             DescribeGpuLanes(options.gpu_lanes)));
+                             facts.name, DescribeGpuNetwork(facts.nccl_lanes), options.node_name,
+                             DescribeGpuNetwork(options.nccl_lanes)));
   }
   if (options.lanes_count == 0) {
     return Error(Code::kUnavailable,

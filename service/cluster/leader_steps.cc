@@ -88,7 +88,7 @@ void LeaderSteps::Agree(Job& job) {
   }
   HR_CHECK(agreement.servers_count < agreement.nodes.size() && agreement.key != 0, job.name,
            agreement.servers_count);
-  agreement.gpu_lanes = agreement.servers_count == 0 ? jobs_.options().gpu_lanes : 0;
+  agreement.nccl_lanes = agreement.servers_count == 0 ? jobs_.options().nccl_lanes : 0;
 }
 
 void LeaderSteps::BeginStep(Job& job, Phase phase) {

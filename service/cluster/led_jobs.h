@@ -46,7 +46,7 @@ struct LeaderOptions {
   std::string program;    // "headraced 0.1.0"
   std::string node_name;  // name of this node, for texts
   std::size_t lanes_count = 0;
-  std::uint32_t gpu_lanes = 0;  // JobNodes::gpu_lanes
+  std::uint32_t nccl_lanes = 0;  // JobNodes::nccl_lanes
   std::uint64_t block_bytes = 0;
   std::uint32_t verify = 0;  // JobNodes::verify
   transport::Algorithm algorithm = transport::Algorithm::kAuto;

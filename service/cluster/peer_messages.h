@@ -51,7 +51,7 @@ struct NodeFacts {
   std::uint64_t instance = 0;          // random, chosen by each service at its start
   bool server = false;                 // a parameter server: has no ranks, sums shares
   std::vector<std::string> addresses;  // addresses of its lanes between nodes; opaque bytes
-  std::uint32_t gpu_lanes = 0;         // number of these lanes that send GPU memory directly
+  std::uint32_t nccl_lanes = 0;        // number of these lanes that send GPU memory directly
   std::string control{};               // "host:port" where it listens; the host may be "*"
 };
 

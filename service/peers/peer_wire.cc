@@ -44,12 +44,12 @@ void Describe(auto& wire, Is<NodeFacts> auto& facts) {
   wire.Number(facts.instance, HR_FIELD(Instance));
   wire.Number(facts.server, HR_FIELD(Server));
   wire.List(facts.addresses, kLanesMax, "addresses of {} lanes", HR_LIST(Addresses));
-  wire.Number(facts.gpu_lanes, HR_FIELD(GpuLanes));
+  wire.Number(facts.nccl_lanes, HR_FIELD(NcclLanes));
   wire.Text(facts.control, kPlaceAddressMax, HR_FIELD(Control));
   wire.Check([&facts] {
-    return facts.gpu_lanes <= facts.addresses.size()
+    return facts.nccl_lanes <= facts.addresses.size()
                ? ""
-               : fmt::format("{} GPU lanes of {} lanes in all", facts.gpu_lanes,
+               : fmt::format("{} NCCL lanes of {} lanes in all", facts.nccl_lanes,
                              facts.addresses.size());
   });
 }

@@ -47,7 +47,7 @@ NodeFacts FactsOf(const PeerOptions& options, const PeersPorts& ports) {
                   .instance = RandomNumber(),
                   .server = options.server,
                   .addresses = {},
-                  .gpu_lanes = options.gpu_lanes};
+                  .nccl_lanes = options.nccl_lanes};
   for (const NetworkLane& lane : ports.network_lanes) facts.addresses.push_back(lane.address);
   return facts;
 }
@@ -58,7 +58,7 @@ LeaderOptions LeaderOptionsOf(const NodeFacts& facts, const PeerOptions& options
                        .program = facts.program,
                        .node_name = facts.name,
                        .lanes_count = facts.addresses.size(),
-                       .gpu_lanes = facts.gpu_lanes,
+                       .nccl_lanes = facts.nccl_lanes,
                        .block_bytes = options.block_bytes,
                        .verify = options.verify,
                        .algorithm = options.algorithm,
@@ -79,7 +79,7 @@ FollowerOptions FollowerOptionsOf(const PeersPorts& ports, const PeerOptions& op
       .node_name = options.node_name,
       .lanes = {},
       .server = options.server,
-      .gpu_lanes = options.gpu_lanes,
+      .nccl_lanes = options.nccl_lanes,
       .forming_ns = options.forming_ns,
       .hash_salt = ports.hash_salt,
       .policy = options.policy,

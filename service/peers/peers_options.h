@@ -40,7 +40,8 @@ struct PeerOptions {
   std::uint64_t block_bytes = 4U << 20U;
   std::uint32_t verify = 0;  // of jobs led here: JobNodes::verify
   transport::Algorithm algorithm = transport::Algorithm::kAuto;
-  std::uint32_t gpu_lanes = 0;  // of the lanes between nodes, that carry GPUs' memory by themselves
+  // Lanes between nodes that carry GPUs' memory by themselves.
+  std::uint32_t nccl_lanes = 0;
   // How long a job may gather its ranks and link its nodes; its first rank's timeout counts where
   // it is longer.
   TimeNs forming_ns = 60 * kSecond;

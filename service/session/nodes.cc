@@ -106,8 +106,8 @@ Status CheckNodes(const JobNodes& nodes, std::uint32_t world_size,
     return Wrong(
         fmt::format("a lane that costs {} s and {} s a byte", cost.startup_s, cost.s_per_byte));
   }
-  if (!nodes.costs.empty() && nodes.gpu_lanes > nodes.costs.size()) {
-    return Wrong(fmt::format("{} lanes of GPUs among {}", nodes.gpu_lanes, nodes.costs.size()));
+  if (!nodes.costs.empty() && nodes.nccl_lanes > nodes.costs.size()) {
+    return Wrong(fmt::format("{} NCCL lanes among {}", nodes.nccl_lanes, nodes.costs.size()));
   }
   return {};
 }

@@ -35,7 +35,7 @@ struct JobNodes {
   std::vector<transport::CostLine> costs;  // agreed, of each lane between nodes, in their order
   // So many of these lanes carry GPUs' memory from where it is, number g that of GPU g. 0: GPUs'
   // memory goes through the host's.
-  std::uint32_t gpu_lanes = 0;
+  std::uint32_t nccl_lanes = 0;
   // Results are compared every so many iterations and operations; 0: never.
   std::uint32_t verify = 0;
 

@@ -84,7 +84,7 @@ void HandDrivenCluster::TellFormed(std::size_t node, const JobSpec& job,
   nodes.self = static_cast<std::uint32_t>(node);
   nodes.block_bytes = block_bytes;
   nodes.costs.assign(spec_.rails_count, {20e-6, 1e-9});
-  nodes.gpu_lanes = spec_.gpu_lanes;
+  nodes.nccl_lanes = spec_.nccl_lanes;
   nodes.verify = spec_.verify;
   nodes_[node]->node->Send(service::JobFormed{job.id, std::move(nodes)});
 }

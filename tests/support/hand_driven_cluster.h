@@ -25,7 +25,7 @@ struct ClusterSpec {
   const transport::Gpus* gpus = nullptr;  // that every node has; outlive the cluster
   std::uint32_t rails_count = 1;          // networks, a lane each
   bool rails_stand_in = false;            // each lane's sends take another when its own is gone
-  std::uint32_t gpu_lanes = 0;            // JobNodes::gpu_lanes
+  std::uint32_t nccl_lanes = 0;           // JobNodes::nccl_lanes
   std::uint32_t verify = 0;               // JobNodes::verify
 };
 

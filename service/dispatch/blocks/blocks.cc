@@ -52,7 +52,7 @@ bool Copies(const Job& job, const Operation& operation) {
   const Collective kind = operation.spec.kind;
   if (operation.planned() || operation.paired()) return false;
   if (Reduces(kind) || kind == Collective::kBarrier) return false;
-  return job.nodes() == nullptr || job.nodes()->gpu_lanes == 0;
+  return job.nodes() == nullptr || job.nodes()->nccl_lanes == 0;
 }
 
 // Whether the block has no part in what nodes carry out together.

@@ -160,7 +160,7 @@ std::uint32_t ShareOut(const Range& range, std::uint64_t element_size,
 }
 
 bool CrossesFromGpus(const OperationSpec& spec, const JobNodes& nodes) {
-  return spec.OnGpu() && spec.count != 0 && nodes.gpu_lanes != 0 && nodes.servers_count == 0;
+  return spec.OnGpu() && spec.count != 0 && nodes.nccl_lanes != 0 && nodes.servers_count == 0;
 }
 
 std::uint32_t ShareEvenly(const Range& range, std::uint64_t element_size, std::uint32_t lanes_count,

@@ -61,7 +61,7 @@ std::uint32_t ShareOut(const Range& range, std::uint64_t element_size,
 // host's. Servers have no GPUs, and what has no elements is only a meeting.
 bool CrossesFromGpus(const OperationSpec& spec, const JobNodes& nodes);
 
-// The shares of `range` on each of that many lanes of GPUs, equal ones but that small ones are one
+// The shares of `range` on each of that many NCCL lanes, equal ones but that small ones are one
 // lane's alone. The first share is that of lane `first`; returns how many lanes there are.
 inline constexpr std::uint64_t kGpuShareBytesMin = std::uint64_t{64} << 10;
 std::uint32_t ShareEvenly(const Range& range, std::uint64_t element_size, std::uint32_t lanes_count,

@@ -402,7 +402,7 @@ std::uint32_t SharesOf(const Job& job, const Operation& operation, const Block& 
                        std::array<Range, kRailsMax>& shares) {
   const std::size_t element_size = SizeOf(operation.spec.dtype);
   if (!block.from_gpus) return ShareOut(block.range, element_size, job.nodes()->costs, shares);
-  return ShareEvenly(block.range, element_size, job.nodes()->gpu_lanes,
+  return ShareEvenly(block.range, element_size, job.nodes()->nccl_lanes,
                      block.sequence + block.index, shares);
 }
 

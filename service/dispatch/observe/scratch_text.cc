@@ -9,13 +9,13 @@ namespace {
 
 std::string WhyThroughTheHost(const Job& job) {
   const JobNodes& nodes = *job.nodes();
-  if (nodes.gpu_lanes == 0) return "gpu_network = staged";
+  if (nodes.nccl_lanes == 0) return "gpu_network = staged";
   if (nodes.servers_count != 0) return "servers, which have no GPUs, sum for this job";
   return "what has no elements is a meeting only";
 }
 
-std::string DescribeGpuLanes(const JobNodes& nodes) {
-  return nodes.gpu_lanes == 1 ? "GPU 0" : fmt::format("GPUs 0 to {}", nodes.gpu_lanes - 1);
+std::string DescribeGpuNetwork(const JobNodes& nodes) {
+  return nodes.nccl_lanes == 1 ? "GPU 0" : fmt::format("GPUs 0 to {}", nodes.nccl_lanes - 1);
 }
 
 }  // namespace
@@ -40,7 +40,7 @@ std::optional<Failure> DescribeScratch(const Job& job, const ScratchMade& messag
   return Failure{Code::kOk,
                  fmt::format("GPU memory reaches other nodes by NCCL (gpu_network = nccl), from "
                              "memory of {}, each with {}",
-                             DescribeGpuLanes(*job.nodes()), room)};
+                             DescribeGpuNetwork(*job.nodes()), room)};
 }
 
 }  // namespace headrace::service

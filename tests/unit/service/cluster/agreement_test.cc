@@ -50,8 +50,8 @@ TEST(Agreement, EveryDifferenceChangesTheHash) {
       [](Agreement& each) { each.costs[1].startup_s = 3e-5; },
       [](Agreement& each) { each.costs[1].s_per_byte = std::nextafter(2e-9, 1); },
       [](Agreement& each) { each.costs.pop_back(); },
-      [](Agreement& each) { each.gpu_lanes = 1; },
-      [](Agreement& each) { each.gpu_lanes = 2; }};
+      [](Agreement& each) { each.nccl_lanes = 1; },
+      [](Agreement& each) { each.nccl_lanes = 2; }};
   std::set<std::uint64_t> hashes{HashOf(Example())};
   for (const auto& change : changes) {
     Agreement changed = Example();
@@ -89,10 +89,10 @@ TEST(Agreement, TellsDispatchWhoHasWhichRanks) {
   EXPECT_EQ(nodes.nodes[0].ranks, (std::vector<std::uint32_t>{0, 2}));
   EXPECT_EQ(nodes.costs, Example().costs);
   EXPECT_EQ(nodes.block_bytes, 4096U);
-  EXPECT_EQ(nodes.gpu_lanes, 0U);
+  EXPECT_EQ(nodes.nccl_lanes, 0U);
   Agreement by_nccl = Example();
-  by_nccl.gpu_lanes = 2;
-  EXPECT_EQ(NodesOf(by_nccl, 1).gpu_lanes, 2U);
+  by_nccl.nccl_lanes = 2;
+  EXPECT_EQ(NodesOf(by_nccl, 1).nccl_lanes, 2U);
 }
 
 TEST(Agreement, TheSlowestCounts) {

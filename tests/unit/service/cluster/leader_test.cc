@@ -377,7 +377,7 @@ TEST(Leader, RefusesANodeThatCarriesGpuMemoryInAnotherWay) {
   service::NodeFacts facts = a.facts;
   facts.name = "b";
   EXPECT_TRUE(meeting.leader().CheckNode(facts, "b:1").ok());
-  facts.gpu_lanes = 2;
+  facts.nccl_lanes = 2;
   const Status refused = meeting.leader().CheckNode(facts, "b:1");
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.code(), Code::kMismatch);

@@ -91,7 +91,7 @@ class LedHereTest : public testing::Test {
   service::JobDirectory directory_;
   Follower plans_{{.node_name = "a",
                    .lanes = {1, 2},
-                   .gpu_lanes = 1,
+                   .nccl_lanes = 1,
                    .hash_salt = 1,
                    .policy = Policy::kExact,
                    .next_number = [this] { return ++numbers_; }},

@@ -161,7 +161,7 @@ TEST(GpuShares, AreForGpusMemoryOfJobsWhoseNodesHaveSuchLanes) {
   EXPECT_FALSE(CrossesFromGpus(spec, nodes));
   spec.device = 1;
   EXPECT_FALSE(CrossesFromGpus(spec, nodes)) << "gpu_network = staged";
-  nodes.gpu_lanes = 1;
+  nodes.nccl_lanes = 1;
   EXPECT_TRUE(CrossesFromGpus(spec, nodes));
   nodes.servers_count = 1;
   EXPECT_FALSE(CrossesFromGpus(spec, nodes)) << "servers have no GPUs";

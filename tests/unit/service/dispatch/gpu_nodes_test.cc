@@ -26,19 +26,19 @@ constexpr std::uint64_t kManyBlocks = 1200;  // several blocks of 1024 bytes
 
 struct Spread {
   Ranks ranks;
-  std::uint32_t gpu_lanes = 0;
+  std::uint32_t nccl_lanes = 0;
 };
 
 // The same operations on nodes of GPUs and on nodes without: what ends where must be the same.
 class GpuNodes : public GpuTest, public ::testing::WithParamInterface<Spread> {
  protected:
   struct World {
-    World(const Ranks& ranks, const transport::Gpus* gpus, std::uint32_t gpu_lanes = 0,
+    World(const Ranks& ranks, const transport::Gpus* gpus, std::uint32_t nccl_lanes = 0,
           std::size_t segment_size = 65536)
         : cluster({.nodes_count = static_cast<std::uint32_t>(ranks.size()),
                    .gpus = gpus,
-                   .rails_count = std::max(1U, gpu_lanes),
-                   .gpu_lanes = gpu_lanes}) {
+                   .rails_count = std::max(1U, nccl_lanes),
+                   .nccl_lanes = nccl_lanes}) {
       for (const auto& node : ranks) job.world_size += static_cast<std::uint32_t>(node.size());
       clients.resize(job.world_size);
       for (std::size_t node = 0; node < ranks.size(); ++node) {
@@ -66,8 +66,9 @@ class GpuNodes : public GpuTest, public ::testing::WithParamInterface<Spread> {
 
   ~GpuNodes() override { world_.reset(); }
   void ExpectGradientsOf(const std::shared_ptr<const plan::Plan>& plan);
-  World& OnGpus(const Ranks& ranks, std::uint32_t gpu_lanes = 0, std::size_t segment_size = 65536) {
-    world_ = std::make_unique<World>(ranks, gpus_.get(), gpu_lanes, segment_size);
+  World& OnGpus(const Ranks& ranks, std::uint32_t nccl_lanes = 0,
+                std::size_t segment_size = 65536) {
+    world_ = std::make_unique<World>(ranks, gpus_.get(), nccl_lanes, segment_size);
     return *world_;
   }
   // What the lane inside a node was given, for one step of the blocks that go to other nodes.
@@ -81,7 +82,7 @@ class GpuNodes : public GpuTest, public ::testing::WithParamInterface<Spread> {
 
 TEST_P(GpuNodes, EndWithTheBytesThatHostMemoryEndsWith) {
   const Ranks& ranks = GetParam().ranks;
-  World& gpus = OnGpus(ranks, GetParam().gpu_lanes);
+  World& gpus = OnGpus(ranks, GetParam().nccl_lanes);
   World hosts(ranks, nullptr);
   for (World* world : {&gpus, &hosts}) {
     world->Form(ranks);
@@ -119,8 +120,8 @@ TEST_P(GpuNodes, EndWithTheBytesThatHostMemoryEndsWith) {
 // as it is.
 TEST_P(GpuNodes, EncodeWhatCrossesThroughTheHost) {
   const Ranks& ranks = GetParam().ranks;
-  const bool encodes = GetParam().gpu_lanes == 0;
-  World& gpus = OnGpus(ranks, GetParam().gpu_lanes);
+  const bool encodes = GetParam().nccl_lanes == 0;
+  World& gpus = OnGpus(ranks, GetParam().nccl_lanes);
   World hosts(ranks, nullptr);
   constexpr std::uint64_t kCount = 6000;
   const Codec codecs[] = {Codec::kBFloat16, Codec::kInt8Stochastic, Codec::kLossless};
@@ -160,7 +161,7 @@ const Blocks kBlocks = {{{2, 100, 200}, {0, 0, 50}}, {{0, 50, 350}, {1, 0, 200},
 void GpuNodes::ExpectGradientsOf(const std::shared_ptr<const plan::Plan>& plan) {
   const auto layout = PackedLayout({400, 200, 300});
   const Ranks& ranks = GetParam().ranks;
-  World& gpus = OnGpus(ranks, GetParam().gpu_lanes);
+  World& gpus = OnGpus(ranks, GetParam().nccl_lanes);
   for (std::size_t node = 0; node < ranks.size(); ++node) {
     for (const std::uint32_t rank : ranks[node]) {
       HandIn(gpus.cluster.node(node), *gpus.clients[rank], layout);
@@ -194,7 +195,7 @@ TEST_P(GpuNodes, MoveGradientsInRunsThroughScratchInOnePiece) {
 
 // Of gradients, too; nothing keeps what was left out of them.
 TEST_P(GpuNodes, EncodeGradientsThatCrossThroughTheHost) {
-  if (GetParam().gpu_lanes > 0) GTEST_SKIP() << "lanes of GPUs carry all as it is";
+  if (GetParam().nccl_lanes > 0) GTEST_SKIP() << "NCCL lanes carry all as it is";
   constexpr std::uint32_t kCount = 8192;
   const auto layout = PackedLayout({kCount});
   plan::Plan plan = *PlanOf({{{0, 0, kCount}}});
@@ -225,13 +226,13 @@ TEST_P(GpuNodes, EncodeGradientsThatCrossThroughTheHost) {
 }
 
 TEST_P(GpuNodes, MoveGradientsByHalvesThatTravelApart) {
-  if (GetParam().gpu_lanes > 0) GTEST_SKIP() << "lanes of GPUs take whole all-reduces";
+  if (GetParam().nccl_lanes > 0) GTEST_SKIP() << "NCCL lanes take whole all-reduces";
   ExpectGradientsOf(HalvesOf(kBlocks));
 }
 
 // A rank's own streams may come to their ends in any order; between nodes there is one.
 TEST_P(GpuNodes, KeepTheOrderOfTheirNumbersWhoseGpuIsReadyFirst) {
-  World& world = OnGpus(GetParam().ranks, GetParam().gpu_lanes);
+  World& world = OnGpus(GetParam().ranks, GetParam().nccl_lanes);
   world.Form(GetParam().ranks);
   world.PostAll(Awaiting(OnSegment(Collective::kAllReduce, DType::kFloat32, kManyBlocks, 4096)));
   world.PostAll(Awaiting(Barrier()));
@@ -263,12 +264,12 @@ INSTANTIATE_TEST_SUITE_P(Spreads, GpuNodes,
                              name += std::to_string(node.size()) + "On";
                            }
                            return name + "Nodes" + std::to_string(spread.param.ranks.size()) +
-                                  "Lanes" + std::to_string(spread.param.gpu_lanes);
+                                  "Lanes" + std::to_string(spread.param.nccl_lanes);
                          });
 
-using GpuLanes = GpuNodes;
+using NcclLanes = GpuNodes;
 
-TEST_F(GpuLanes, EachCarryTheirShareOfABlockFromMemoryOfTheirGpu) {
+TEST_F(NcclLanes, EachCarryTheirShareOfABlockFromMemoryOfTheirGpu) {
   constexpr std::uint64_t kLarge = 100'000;  // a block and a part of one
   World& gpus = OnGpus({{0, 1}, {2}}, 2, std::size_t{1} << 20);
   gpus.Form({{0, 1}, {2}}, 256 << 10);
@@ -290,7 +291,7 @@ TEST_F(GpuLanes, EachCarryTheirShareOfABlockFromMemoryOfTheirGpu) {
   EXPECT_GE(second, kLarge);
 }
 
-TEST_F(GpuLanes, TakeScratchOnEachGpuWhichIsSaidOnceAndGivenBack) {
+TEST_F(NcclLanes, TakeScratchOnEachGpuWhichIsSaidOnceAndGivenBack) {
   World& gpus = OnGpus({{0}, {1}}, 2);
   gpus.Form({{0}, {1}});
   CudaDoubleCounts before{};
@@ -318,7 +319,7 @@ TEST_F(GpuLanes, TakeScratchOnEachGpuWhichIsSaidOnceAndGivenBack) {
   EXPECT_LT(counts.mappings, before.mappings);
 }
 
-TEST_F(GpuLanes, PassThroughTheHostWhatAGpuHasNoMemoryForAndSayWhy) {
+TEST_F(NcclLanes, PassThroughTheHostWhatAGpuHasNoMemoryForAndSayWhy) {
   World& gpus = OnGpus({{0}, {1}}, 2);
   gpus.Form({{0}, {1}});
   doubled_.fail("cuMemCreate", 1, transport::CuResult::kOutOfMemory);
@@ -339,7 +340,7 @@ TEST_F(GpuLanes, PassThroughTheHostWhatAGpuHasNoMemoryForAndSayWhy) {
   EXPECT_EQ(counts.host_registrations, 1U);
 }
 
-TEST_F(GpuLanes, PassThroughTheHostWhatNotAllGpusReach) {
+TEST_F(NcclLanes, PassThroughTheHostWhatNotAllGpusReach) {
   gpus_.reset();
   const cuda_double::Environment alone{{"PEERS", "none"}};
   HR_CHECK(doubled_.restart() == 1);
