@@ -1,5 +1,7 @@
 #include "ipc/completion.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -15,6 +17,9 @@ namespace {
 constexpr TimeNs kSleepMax = kSecond;
 
 static_assert(kErrorTextsMax <= 0xff, "CompletionWord::text_index has 8 bits, and one other value");
+
+constexpr std::string_view kTextOfAnother =
+    "text of an operation that ended later with the same error; this one's was overwritten";
 
 }  // namespace
 
@@ -79,12 +84,22 @@ Outcome CompletionReader::Read(std::uint64_t sequence) const {
   Outcome outcome{word.code, std::string(CodeName(word.code))};
   if (word.text_index >= kErrorTextsMax) return outcome;
   const ErrorText& entry = layout_->texts[word.text_index];
-  if (entry.sequence.load(std::memory_order_acquire) != sequence) return outcome;
+  const std::uint64_t owner = entry.sequence.load(std::memory_order_acquire);
   char text[sizeof entry.text];
   LoadWords(text, entry.text, sizeof text);
   text[sizeof text - 1] = '\0';
   std::atomic_thread_fence(std::memory_order_acquire);  // pairs with WriteText's release fence
-  if (entry.sequence.load(std::memory_order_relaxed) == sequence) outcome.text = text;
+  if (owner == 0 || entry.sequence.load(std::memory_order_relaxed) != owner) return outcome;
+  if (owner == sequence) {
+    outcome.text = text;
+    return outcome;
+  }
+  // One failure ends more operations than there are entries, and the first are waited for first.
+  const CompletionWord later = CompletionWord::Unpack(
+      layout_->words[owner % kOperationsMax].load(std::memory_order_acquire));
+  if (later.sequence == owner && later.code == word.code) {
+    outcome.text = fmt::format("{} ({})", text, kTextOfAnother);
+  }
   return outcome;
 }
 

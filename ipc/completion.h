@@ -44,7 +44,9 @@ class CompletionReader {
   bool Wait(std::uint64_t sequence, TimeNs timeout_ns) const;
 
   // Requires HasEnded(sequence). An operation whose slot has since been used again by
-  // sequence + kOperationsMax reports kOk only if the caller saw it end before; ask in time.
+  // sequence + kOperationsMax reports kOk only if the caller saw it end before; ask in time. Where
+  // the entry of its text was used again, the text is that of the operation which used it if that
+  // ended with the same code, and says so; else the code's name.
   Outcome Read(std::uint64_t sequence) const;
 
   // When the service is gone: ends every open operation up to `last` in its place and wakes all.
