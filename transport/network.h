@@ -110,7 +110,7 @@ struct NetworkCounters {
   std::uint64_t bytes_received = 0;
   std::uint64_t messages_sent = 0;
   std::uint64_t messages_received = 0;
-  // Of an unknown key, an old epoch or another plan, malformed, or here before.
+  // Messages of an unknown key, an old epoch or another plan, malformed ones and repeated ones.
   std::uint64_t messages_dropped = 0;
 };
 

@@ -26,7 +26,7 @@ KILLED = 4
 MEMBERS_MAX = 64  # members of generation N that are new have numbers from N times that on
 
 
-def end_with_worker(program: Program) -> None:
+def end_with_children(program: Program) -> None:
     """Ends a torchrun, which ends what it has started when it is asked to end."""
     program.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -151,10 +151,10 @@ class OneNode(JoinCase):
             stderr=subprocess.STDOUT,
             text=True,
         )
-        self.addCleanup(end_with_worker, program)
+        self.addCleanup(end_with_children, program)
         return program
 
-    def test_torchrun_restarts_one_worker_which_joins(self) -> None:
+    def test_torchrun_restarts_one_rank_which_joins(self) -> None:
         restarted = (
             "-m", "torch.distributed.run", "--nproc_per_node", "1", "--max_restarts", "2",
             "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", "--rdzv_id", "of-one-rank",

@@ -186,7 +186,8 @@ TEST(ExchangeRails, DropsLateDuplicatesOfWhatWasSentAgain) {
     fleet.network().CutOneWay("b", "a", Silence::kSilent);
     ASSERT_TRUE(RunUntilEnded(fleet, sums, kSecond)) << at;
     ASSERT_NO_FATAL_FAILURE(sums.Check(fleet)) << at;
-    dropped += fleet.node(0).counters().messages_dropped + fleet.node(1).counters().messages_dropped;
+    dropped +=
+        fleet.node(0).counters().messages_dropped + fleet.node(1).counters().messages_dropped;
   }
   EXPECT_GT(dropped, 0U);
 }
