@@ -23,6 +23,8 @@ constexpr TimeNs kPauseMax = 500 * kMillisecond;
 // The service ends the barrier in time, and names who is missing; that answer needs some time, too.
 constexpr TimeNs kAnswerMargin = kSecond;
 constexpr TimeNs kLeastBound = 10 * kMillisecond;
+// A service that is asked who is left says after 2 s for whom it waits.
+constexpr TimeNs kQuorumAnswerBound = 4 * kSecond;
 // For how long a process that joins waits to be let in, where nothing else is said.
 constexpr TimeNs kJoinDefault = 30 * kSecond;
 // Those who go on meet within that time, or that many times what handing everything in has taken.
@@ -161,8 +163,9 @@ Status Session::Attempt(TimeNs deadline, const std::optional<ShrinkRules>& shrin
   }
   request.after_epoch = epoch_;
   request.deadline_ns = deadline;
-  request.call_timeout_ns = std::clamp(
-      Left(deadline), std::min(kLeastBound, request_.call_timeout_ns), request_.call_timeout_ns);
+  const TimeNs least_ns = shrink ? kQuorumAnswerBound : kLeastBound;
+  request.call_timeout_ns = std::clamp(Left(deadline), std::min(least_ns, request_.call_timeout_ns),
+                                       request_.call_timeout_ns);
   Result<Attached> attached = attach_(request, created->fd.get(), endpoints_.doorbell.get(), *this);
   if (!attached) return attached.error();
   const std::optional<Quorum> quorum = attached->quorum;

@@ -347,6 +347,12 @@ LedQuorums::View LedQuorums::ViewOf(const Question& question) const {
 }
 
 std::string LedQuorums::DescribeWait(const Question& question, const View& view) const {
+  if (view.asking.empty() && view.attached.empty() && view.lost.empty()) {
+    return fmt::format(
+        "a running job {}: node {} knows no rank of it; check its "
+        "name, its user and the rendezvous, or start its ranks",
+        question.name, jobs_.options().node_name);
+  }
   if (view.asking.empty()) {
     return fmt::format("the ranks of job {} to let others in, which they do between two iterations",
                        question.name);

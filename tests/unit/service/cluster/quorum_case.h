@@ -97,10 +97,11 @@ class QuorumTest : public testing::Test {
   }
 
   // A process that is no member asks to be one; its token and connection are 1000 + `number`.
-  void Apply(MeetingNode& node, std::uint32_t number, service::MemberRole role) {
+  void Apply(MeetingNode& node, std::uint32_t number, service::MemberRole role,
+             std::string job = "train") {
     node.follower.Handle(AskQuorum{.token = 1000 + number,
                                    .client = 1000 + number,
-                                   .job = "train",
+                                   .job = std::move(job),
                                    .uid = 1000,
                                    .pid = static_cast<std::int32_t>(1000 + number),
                                    .leader = kMeetingPlace,

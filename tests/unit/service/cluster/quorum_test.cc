@@ -292,6 +292,14 @@ TEST_F(QuorumTest, NobodyBeingLostAllGoOn) {
   EXPECT_THAT(answer->quorum->lost, IsEmpty());
 }
 
+TEST_F(QuorumTest, OneThatJoinsIsToldThatItsJobDoesNotRun) {
+  Apply(b_, 0, service::MemberRole::kJoins, "other");
+  Pass(3 * kSecond);
+  const auto waits = AnswerTo(b_, 0);
+  ASSERT_TRUE(waits);
+  EXPECT_THAT(waits->waits, HasSubstr("a running job other: node a knows no rank of it"));
+}
+
 TEST_F(QuorumTest, OneThatJoinsIsToldOfAndComesInWhenAllMembersMeet) {
   Apply(b_, 0, service::MemberRole::kJoins);
   EXPECT_THAT(a_.members_wait, ElementsAre(JobId{1}));
