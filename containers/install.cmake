@@ -54,7 +54,7 @@ function(headrace_install_libraries)
     install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/headrace
             COMPONENT ${component})
   endforeach()
-  headrace_install_needs(service COMPILED_IN fmt/format.h boost/version.hpp CLI/CLI.hpp
+  headrace_install_needs(service COMPILED_IN fmt/format.h spdlog/spdlog.h boost/version.hpp CLI/CLI.hpp
                          toml++/toml.h nlohmann/json.hpp hwy/highway.h)
   headrace_install_needs(planner COMPILED_IN fmt/format.h CLI/CLI.hpp nlohmann/json.hpp)
 endfunction()

@@ -23,7 +23,7 @@ constexpr TimeNs kPauseMax = 500 * kMillisecond;
 // The service ends the barrier in time, and names who is missing; that answer needs some time, too.
 constexpr TimeNs kAnswerMargin = kSecond;
 constexpr TimeNs kLeastBound = 10 * kMillisecond;
-// A service that is asked who is left says after 2 s for whom it waits.
+// A service that is asked to let a process in says after 2 s for whom it waits.
 constexpr TimeNs kQuorumAnswerBound = 4 * kSecond;
 // For how long a process that joins waits to be let in, where nothing else is said.
 constexpr TimeNs kJoinDefault = 30 * kSecond;
@@ -163,7 +163,7 @@ Status Session::Attempt(TimeNs deadline, const std::optional<ShrinkRules>& shrin
   }
   request.after_epoch = epoch_;
   request.deadline_ns = deadline;
-  const TimeNs least_ns = shrink ? kQuorumAnswerBound : kLeastBound;
+  const TimeNs least_ns = role_ != HR_ROLE_RANK ? kQuorumAnswerBound : kLeastBound;
   request.call_timeout_ns = std::clamp(Left(deadline), std::min(least_ns, request_.call_timeout_ns),
                                        request_.call_timeout_ns);
   Result<Attached> attached = attach_(request, created->fd.get(), endpoints_.doorbell.get(), *this);

@@ -347,10 +347,15 @@ LedQuorums::View LedQuorums::ViewOf(const Question& question) const {
 }
 
 std::string LedQuorums::DescribeWait(const Question& question, const View& view) const {
-  if (view.asking.empty() && view.attached.empty() && view.lost.empty()) {
+  const bool runs = std::ranges::any_of(jobs_.all(), [&](const auto& entry) {
+    const LedJob& job = entry.second;
+    return job.name == question.name && job.uid == question.uid &&
+           job.phase == LedJob::Phase::kRunning;
+  });
+  if (!runs && view.asking.empty() && view.attached.empty()) {
     return fmt::format(
-        "a running job {}: node {} knows no rank of it; check its "
-        "name, its user and the rendezvous, or start its ranks",
+        "a running job {}, and node {} leads none: check its name, its user and the "
+        "rendezvous, or start its ranks",
         question.name, jobs_.options().node_name);
   }
   if (view.asking.empty()) {
