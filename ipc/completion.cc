@@ -18,8 +18,9 @@ constexpr TimeNs kSleepMax = kSecond;
 
 static_assert(kErrorTextsMax <= 0xff, "CompletionWord::text_index has 8 bits, and one other value");
 
-constexpr std::string_view kTextOfAnother =
-    "text of an operation that ended later with the same error; this one's was overwritten";
+// So much of another operation's text leaves room for whose it is in a client's error text.
+constexpr std::size_t kOthersTextMax = 380;
+constexpr std::string_view kOthersTextNote = "the text of a later operation with the same error";
 
 }  // namespace
 
@@ -98,7 +99,7 @@ Outcome CompletionReader::Read(std::uint64_t sequence) const {
   const CompletionWord later = CompletionWord::Unpack(
       layout_->words[owner % kOperationsMax].load(std::memory_order_acquire));
   if (later.sequence == owner && later.code == word.code) {
-    outcome.text = fmt::format("{} ({})", text, kTextOfAnother);
+    outcome.text = fmt::format("{:.{}} ({})", text, kOthersTextMax, kOthersTextNote);
   }
   return outcome;
 }

@@ -17,7 +17,7 @@ struct PeerHello {
   instance @3 :UInt64;      # drawn by each service at its start
   server @4 :Bool;          # has no ranks, owns shares of sums
   addresses @5 :List(Data); # of its lanes between nodes, in order
-  ncclLanes @6 :UInt32;      # the first so many of these carry GPU memory by NCCL; 0: none does
+  ncclLanes @6 :UInt32;     # the first so many of these carry GPU memory by NCCL; 0: none does
   control @7 :Text;         # "host:port" where this service listens for others; the host may be "*"
 }
 

@@ -38,6 +38,7 @@ std::string CanonicalText(const Agreement& agreement) {
     text += fmt::format("cost {:016x} {:016x}\n", std::bit_cast<std::uint64_t>(cost.startup_s),
                         std::bit_cast<std::uint64_t>(cost.s_per_byte));
   }
+  // The text is hashed, and services of several commits compare it.
   if (agreement.nccl_lanes != 0) text += fmt::format("gpu lanes {}\n", agreement.nccl_lanes);
   if (agreement.verify != 0) text += fmt::format("verify {}\n", agreement.verify);
   if (!agreement.leader.empty()) text += fmt::format("leader {}\n", agreement.leader);

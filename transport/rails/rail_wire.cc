@@ -335,7 +335,7 @@ void RailWire::OnControl(std::size_t rail, const MessageHeader& header) {
   if (header.kind == kRailAcknowledgement) {
     // None where there is no more link, or none yet.
     const std::uint32_t id = FindLink(header.position, header.operation_count);
-    if (id != 0) OnAcknowledged(id, links_.At(id), header.acknowledged);
+    if (id != 0 && !OnAcknowledged(id, links_.At(id), header.acknowledged)) ++dropped_count_;
     return;
   }
   bool makes_sense = true;
@@ -346,12 +346,9 @@ void RailWire::OnControl(std::size_t rail, const MessageHeader& header) {
   if (!makes_sense) ++dropped_count_;
 }
 
-void RailWire::OnAcknowledged(std::uint32_t id, Link& link, std::uint64_t end) {
-  if (end <= link.first_sequence) return;
-  if (end - link.first_sequence > link.sent_count) {
-    ++dropped_count_;
-    return;
-  }
+bool RailWire::OnAcknowledged(std::uint32_t id, Link& link, std::uint64_t end) {
+  if (end <= link.first_sequence) return true;
+  if (end - link.first_sequence > link.sent_count) return false;
   RailPeer& peer = peers_.at(link.peer);
   TimeNs round_trip_ns = 0;
   while (link.first_sequence < end) {
@@ -371,6 +368,7 @@ void RailWire::OnAcknowledged(std::uint32_t id, Link& link, std::uint64_t end) {
   }
   peer.health.OnAcknowledged(now_, round_trip_ns, peer.waiting_count > 0);
   if (link.unacknowledged.size() > link.sent_count) stalled_.push_back(id);
+  return true;
 }
 
 void RailWire::OnSent(std::uint64_t token, Code code) {

@@ -149,7 +149,8 @@ class RailWire final : public Wire {
   void OnSent(std::uint64_t token, Code code);
   void OnMessageSent(std::uint32_t id, std::size_t rail, Code code);
   void OnLinkFailed(std::size_t rail, LinkId link, const std::string& cause);
-  void OnAcknowledged(std::uint32_t id, Link& link, std::uint64_t end);
+  // False, and nothing is done, if so much was never sent.
+  bool OnAcknowledged(std::uint32_t id, Link& link, std::uint64_t end);
   void MarkReceived(std::uint32_t id, Link& link, std::size_t rail, bool is_waited);
   std::uint32_t FindLink(std::uint64_t key, std::uint64_t wire_id) const;
 

@@ -537,8 +537,8 @@ def init(
     may go on when others are lost meanwhile; None: HEADRACE_SHRINK, or 0: with all of them only.
 
     ``role``: "rank"; "join": a further rank of a job that runs, which comes in at its next border between
-    iterations; "spare": a further rank that takes the place of one that is lost. None: HEADRACE_ROLE, or
-    "rank". Those two need no rank and no world size, and wait here, for at most ``reconnect`` seconds
+    iterations; "spare": a further rank that takes the place of one that is lost. None: HEADRACE_ROLE, which
+    may also be "rejoin", or "rank". Those two need no rank and no world size, and wait here, for at most ``reconnect`` seconds
     (a spare without end), until the job's ranks let them in.
     ``sends_class`` of rank 0: the job's sends, receives and operations that only copy go before its sums and gradients
     ("above"), or in turn with them ("same"). None: HEADRACE_SENDS_CLASS, or above.

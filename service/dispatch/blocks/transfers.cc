@@ -218,7 +218,7 @@ void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
     transfer.skip = 0;
   }
   if (block.from_gpus) {
-    // Lanes of GPUs come first, so the part's place is the number of the GPU.
+    // NCCL lanes come first, so the part's place is the number of the GPU.
     transfer.members[job.nodes()->self] = block.scratch_on_gpus[block.PartOf(part)];
     transfer.devices[job.nodes()->self] = static_cast<std::int8_t>(block.PartOf(part));
   } else {

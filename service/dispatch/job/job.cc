@@ -171,7 +171,7 @@ std::int8_t Job::DeviceOf(const Operation& operation, std::uint32_t rank) {
 Codec Job::CodecOf(const Operation& operation) const {
   if (nodes() == nullptr || nodes()->servers_count > 0) return Codec::kNone;
   const OperationSpec& spec = operation.spec;
-  // What GPUs' own lanes carry crosses as it is.
+  // What NCCL lanes carry crosses as it is.
   const bool through_host = !spec.OnGpu() || nodes()->nccl_lanes == 0;
   const bool possible = through_host && spec.dtype == DType::kFloat32 && !IsHalf(spec.half);
   if (!possible || spec.Bytes() < kEncodedBytesMin) return Codec::kNone;

@@ -14,7 +14,7 @@ std::string WhyThroughTheHost(const Job& job) {
   return "what has no elements is a meeting only";
 }
 
-std::string DescribeGpuNetwork(const JobNodes& nodes) {
+std::string DescribeGpus(const JobNodes& nodes) {
   return nodes.nccl_lanes == 1 ? "GPU 0" : fmt::format("GPUs 0 to {}", nodes.nccl_lanes - 1);
 }
 
@@ -40,7 +40,7 @@ std::optional<Failure> DescribeScratch(const Job& job, const ScratchMade& messag
   return Failure{Code::kOk,
                  fmt::format("GPU memory reaches other nodes by NCCL (gpu_network = nccl), from "
                              "memory of {}, each with {}",
-                             DescribeGpuNetwork(*job.nodes()), room)};
+                             DescribeGpus(*job.nodes()), room)};
 }
 
 }  // namespace headrace::service

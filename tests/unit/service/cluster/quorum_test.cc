@@ -300,6 +300,28 @@ TEST_F(QuorumTest, OneThatJoinsIsToldThatItsJobDoesNotRun) {
   EXPECT_THAT(waits->waits, HasSubstr("a running job other, and node a leads none"));
 }
 
+// Who was lost is remembered for longer than the job runs.
+TEST_F(QuorumTest, OneThatJoinsIsToldThatNobodyIsLeft) {
+  for (const std::uint32_t member : {0U, 1U, 2U, 3U}) Kill(member);
+  Apply(b_, 0, service::MemberRole::kJoins);
+  Pass(3 * kSecond);
+  const auto waits = AnswerTo(b_, 0);
+  ASSERT_TRUE(waits);
+  EXPECT_THAT(waits->waits, HasSubstr("a running job train, and node a leads none"));
+}
+
+// Which knows none of the job's ranks, as where a job grows by a node.
+TEST_F(QuorumTest, OneThatJoinsOnAFurtherNodeIsToldToWaitForTheRanks) {
+  MeetingNode& further = meeting_.AddNode("c");
+  Apply(further, 0, service::MemberRole::kJoins);
+  Pass(3 * kSecond);
+  further.follower.Expire(meeting_.now());
+  meeting_.Run();
+  const auto waits = AnswerTo(further, 0);
+  ASSERT_TRUE(waits);
+  EXPECT_THAT(waits->waits, HasSubstr("let others in"));
+}
+
 TEST_F(QuorumTest, OneThatJoinsIsToldOfAndComesInWhenAllMembersMeet) {
   Apply(b_, 0, service::MemberRole::kJoins);
   EXPECT_THAT(a_.members_wait, ElementsAre(JobId{1}));
