@@ -538,8 +538,8 @@ def init(
 
     ``role``: "rank"; "join": a further rank of a job that runs, which comes in at its next border between
     iterations; "spare": a further rank that takes the place of one that is lost. None: HEADRACE_ROLE, which
-    may also be "rejoin", or "rank". Those two need no rank and no world size, and wait here, for at most ``reconnect`` seconds
-    (a spare without end), until the job's ranks let them in.
+    may also be "rejoin", or "rank". Those two need no rank and no world size, and wait here, for at most
+    ``reconnect`` seconds (a spare without end), until the job's ranks let them in.
     ``sends_class`` of rank 0: the job's sends, receives and operations that only copy go before its sums and gradients
     ("above"), or in turn with them ("same"). None: HEADRACE_SENDS_CLASS, or above.
     ``slow`` of rank 0: for how many seconds, rounded up, a rank may keep the others waiting before it is named;
