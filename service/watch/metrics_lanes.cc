@@ -44,10 +44,10 @@ constexpr std::array kLaneMetrics = {
     RowMetric<LaneRow>{"headrace_lane_bandwidth_bytes_per_second", kGauge,
                        "Measured rate of a long stage; 0: not known yet.",
                        FieldOf<&LaneRow::bytes_per_s>},
-    RowMetric<LaneRow>{
-        "headrace_lane_messages_dropped_total", kCounter,
-        "Messages of strangers, old epochs and other plans, malformed or repeated, between nodes.",
-        FieldOf<&LaneRow::messages_dropped>},
+    RowMetric<LaneRow>{"headrace_lane_messages_dropped_total", kCounter,
+                       "Messages of strangers, old epochs and other plans, malformed or repeated, "
+                       "as after a lost rail.",
+                       FieldOf<&LaneRow::messages_dropped>},
 };
 
 constexpr std::array kShareMetrics = {
