@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import os
 import platform
@@ -38,6 +39,16 @@ GOALS = [
         Goal(ranks, 1 * MIB, "gloo", "headrace", least=1),
     )
 ] + [Goal(4, 4 * KIB, "headrace", "openmpi", most=1)]
+
+
+def json_path(text: str) -> Path:
+    """argparse's type of --json: measuring takes minutes, so a path that cannot be written is refused first."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder: name a file in it")
+    if not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}: make it, or write elsewhere")
+    return path
 
 
 def machine() -> dict[str, object]:

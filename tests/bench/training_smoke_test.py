@@ -161,6 +161,15 @@ def check_auto_goals() -> None:
     assert "NOT MET" in training_report.auto_goals_text([beside])
 
 
+def check_json_path(build: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for path, why in ((f"{folder}/none/training.json", "there is no folder"), (folder, "is a folder")):
+            command = [str(HERE / "training"), "--build", build, "--json", path]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 2 and why in done.stderr, done
+            assert not done.stdout, done
+
+
 def check_run(build: str) -> str:
     """Why it was skipped, if it was."""
     with tempfile.TemporaryDirectory() as folder:
@@ -197,6 +206,7 @@ if __name__ == "__main__":
     check_ways()
     check_goals()
     check_auto_goals()
+    check_json_path(sys.argv[1])
     reason = check_run(sys.argv[1])
     if reason:
         print(reason)
