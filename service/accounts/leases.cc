@@ -126,7 +126,7 @@ void Leases::CountRefusal() {
 }
 
 void Leases::FailJob(JobId job, Code code, const std::string& cause) {
-  if (const auto failed = ranks_.Fail(job, cause); failed) {
+  if (const auto failed = ranks_.FailJob(job, cause); failed) {
     const auto& [name, uid] = *failed;
     ReportEvent(code, job, fmt::format("job {} has failed: {}", name, cause), uid);
   }

@@ -57,9 +57,9 @@ Status RankTable::CheckNumbers(const JoinRequest& request) {
 std::string RankTable::AttachedRanks(const Job& job) {
   std::vector<std::string> names;
   std::size_t attached = 0;
-  for (const auto& [rank, member] : job.members) {
-    if (!member.attached || ++attached > kRanksNamedMax) continue;
-    names.push_back(fmt::format("rank {} (pid {})", rank, member.pid));
+  for (const auto& [rank, entry] : job.ranks) {
+    if (!entry.attached || ++attached > kRanksNamedMax) continue;
+    names.push_back(fmt::format("rank {} (pid {})", rank, entry.pid));
   }
   if (attached > kRanksNamedMax) {
     names.push_back(fmt::format("{} more", attached - kRanksNamedMax));
@@ -99,8 +99,8 @@ Status RankTable::CheckJoin(const JoinRequest& request, const Job& job) {
                              request.rank, request.pid, DescribeStart(request.after_epoch != 0),
                              AttachedRanks(job), DescribeStart(job.goes_on)));
   }
-  const auto taken = job.members.find(request.rank);
-  if (taken == job.members.end()) return {};
+  const auto taken = job.ranks.find(request.rank);
+  if (taken == job.ranks.end()) return {};
   if (taken->second.attached) {
     return Error(Code::kAlreadyExists,
                  fmt::format("rank {} of job {} is attached already, as pid {}; refused is pid {}",
@@ -187,13 +187,13 @@ Result<RankSlot> RankTable::Join(const JoinRequest& request) {
                                   .members_hash = request.members_hash,
                                   .rendezvous = request.rendezvous,
                                   .failure = {},
-                                  .members = {}})
+                                  .ranks = {}})
                 .first;
   }
   Job& job = found->second;
   job.epoch = std::max(job.epoch, request.after_epoch + 1);
-  job.members.insert_or_assign(request.rank,
-                               Member{.session = request.session, .pid = request.pid});
+  job.ranks.insert_or_assign(request.rank,
+                             RankEntry{.session = request.session, .pid = request.pid});
   HR_CHECK(!sessions_.contains(request.session), request.session.value);
   sessions_.insert_or_assign(request.session, Place{.job = key, .rank = request.rank});
   return RankSlot{.job = job.id, .epoch = job.epoch};
@@ -205,7 +205,7 @@ void RankTable::Withdraw(SessionId session) {
   const Place place = found->second;
   sessions_.erase(found);
   Job& job = jobs_.at(place.job);
-  job.members.erase(place.rank);
+  job.ranks.erase(place.rank);
   EndRank(place.job);
 }
 
@@ -215,19 +215,19 @@ void RankTable::Depart(SessionId session, bool orderly, std::string_view cause, 
   const Place place = found->second;
   sessions_.erase(found);
   Job& job = jobs_.at(place.job);
-  Member& member = job.members.at(place.rank);
-  HR_CHECK(member.attached && member.session == session, place.rank, session.value);
-  member.attached = false;
+  RankEntry& entry = job.ranks.at(place.rank);
+  HR_CHECK(entry.attached && entry.session == session, place.rank, session.value);
+  entry.attached = false;
   // The first cause is what the others suffer from; later ones follow from it.
   if (!orderly && job.failure.empty()) {
-    job.failure = fmt::format("rank {} (pid {}) {}", place.rank, member.pid, cause);
+    job.failure = fmt::format("rank {} (pid {}) {}", place.rank, entry.pid, cause);
     const auto& [name, uid] = place.job;
     if (exited) lost_.Note(name, uid, {.epoch = job.epoch, .cause = job.failure});
   }
   EndRank(place.job);
 }
 
-std::optional<RankTable::JobKey> RankTable::Fail(JobId id, std::string_view cause) {
+std::optional<RankTable::JobKey> RankTable::FailJob(JobId id, std::string_view cause) {
   const auto found = std::find_if(jobs_.begin(), jobs_.end(),
                                   [id](const auto& entry) { return entry.second.id == id; });
   if (found == jobs_.end() || !found->second.failure.empty()) return {};
@@ -238,8 +238,8 @@ std::optional<RankTable::JobKey> RankTable::Fail(JobId id, std::string_view caus
 void RankTable::EndRank(const JobKey& key) {
   const auto use = uses_.find(key.second);
   HR_CHECK(use != uses_.end() && use->second.ranks > 0 && use->second.jobs > 0, key.second);
-  const auto& members = jobs_.at(key).members;
-  const bool empty = std::none_of(members.begin(), members.end(),
+  const auto& ranks = jobs_.at(key).ranks;
+  const bool empty = std::none_of(ranks.begin(), ranks.end(),
                                   [](const auto& entry) { return entry.second.attached; });
   if (empty) {
     jobs_.erase(key);

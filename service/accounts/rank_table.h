@@ -64,7 +64,7 @@ class RankTable {
   using JobKey = std::pair<std::string, std::uint32_t>;  // name and uid
   // The job takes no rank until all that remain are gone. None when it is unknown or has failed
   // before.
-  std::optional<JobKey> Fail(JobId job, std::string_view cause);
+  std::optional<JobKey> FailJob(JobId job, std::string_view cause);
 
   // What a uid has of the board's rows, and how many it could come to while others have what they
   // have now.
@@ -80,7 +80,7 @@ class RankTable {
   std::size_t ranks_count() const { return sessions_.size(); }
 
  private:
-  struct Member {
+  struct RankEntry {
     SessionId session;
     std::int32_t pid = 0;
     bool attached = true;
@@ -92,8 +92,8 @@ class RankTable {
     bool goes_on = false;            // its ranks were in one before
     std::uint64_t members_hash = 0;  // as its ranks were told
     std::string rendezvous;
-    std::string failure;                      // empty: none
-    std::map<std::uint32_t, Member> members;  // by rank; with those that are gone
+    std::string failure;                       // empty: none
+    std::map<std::uint32_t, RankEntry> ranks;  // by rank; with those that are gone
   };
   struct Place {
     JobKey job;

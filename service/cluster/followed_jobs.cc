@@ -42,7 +42,7 @@ void FollowedJobs::AnswerForming(const FollowedJob& job, RequestToken token) {
   actions_.emplace_back(Answered{.token = token, .status = std::move(status)});
 }
 
-void FollowedJobs::Fail(FollowedJob& job, Code code, const std::string& cause) {
+void FollowedJobs::FailJob(FollowedJob& job, Code code, const std::string& cause) {
   HR_CHECK(job.phase != FollowedJob::Phase::kFailed, job.name);
   // Dispatch is sent it first: a stage that a lane then ends, because its links are closed, has
   // failed for this cause already and not for the closing.
@@ -114,7 +114,7 @@ void FollowedJobs::ReleaseLeader(const std::string& leader) {
 void FollowedJobs::OnProtocolError(FollowedJob& job, const std::string& what) {
   const std::string cause = fmt::format("the leader at {} {}", job.leader, what);
   SendToLeader(job, ReportJobFailed{.job = job.number, .code = Code::kCorrupt, .cause = cause});
-  Fail(job, Code::kCorrupt, cause);
+  FailJob(job, Code::kCorrupt, cause);
 }
 
 }  // namespace headrace::service

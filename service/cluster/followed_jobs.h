@@ -179,7 +179,7 @@ class FollowedJobs {
   // The leader has violated the protocol: the job fails on this node, whatever the leader does.
   void OnProtocolError(FollowedJob& job, const std::string& what);
   // The job may be gone after each of these.
-  void Fail(FollowedJob& job, Code code, const std::string& cause);
+  void FailJob(FollowedJob& job, Code code, const std::string& cause);
   void CloseLinks(const FollowedJob& job, const std::string& cause);
   void Erase(const FollowedJob& job);
 

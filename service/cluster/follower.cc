@@ -140,8 +140,8 @@ void Follower::OnRankLost(JobId id, std::uint32_t rank, const std::string& cause
         *job, ReportRankLost{.job = job->number, .rank = rank, .cause = cause, .exited = exited});
     return;
   }
-  jobs_.Fail(*job, Code::kPeerLost,
-             fmt::format("rank {} (pid {}) {}", rank, job->ranks[rank].pid, cause));
+  jobs_.FailJob(*job, Code::kPeerLost,
+                fmt::format("rank {} (pid {}) {}", rank, job->ranks[rank].pid, cause));
 }
 
 void Follower::Handle(const RankRefused& message) {
@@ -157,7 +157,7 @@ void Follower::Handle(const RankRefused& message) {
     // Beyond kJoined all ranks of the job have come, so that this one is none of it.
     sent = sent || (job.phase != Phase::kReaching && job.phase != Phase::kFailed);
     if (job.phase == Phase::kReaching) {
-      jobs_.Fail(job, message.code, cause);
+      jobs_.FailJob(job, message.code, cause);
     } else if (job.phase == Phase::kJoined) {
       jobs_.SendToLeader(job,
                          ReportJobFailed{.job = job.number, .code = message.code, .cause = cause});
@@ -194,10 +194,10 @@ void Follower::ReportRefused(const RankRefused& message, const std::string& caus
 void Follower::Handle(const JobFailed& message) {
   Job* job = jobs_.Find(message.job);
   if (job == nullptr || job->phase == Phase::kFailed) return;
-  if (job->phase == Phase::kReaching) return jobs_.Fail(*job, message.code, message.cause);
+  if (job->phase == Phase::kReaching) return jobs_.FailJob(*job, message.code, message.cause);
   jobs_.SendToLeader(
       *job, ReportJobFailed{.job = job->number, .code = message.code, .cause = message.cause});
-  if (FollowedJobs::IsLedHere(*job)) jobs_.Fail(*job, message.code, message.cause);
+  if (FollowedJobs::IsLedHere(*job)) jobs_.FailJob(*job, message.code, message.cause);
 }
 
 void Follower::Handle(const RankLeft& message) {
@@ -210,9 +210,9 @@ void Follower::Handle(const RankLeft& message) {
                                             .iterations = message.iterations});
     return;
   }
-  jobs_.Fail(*job, Code::kPeerLost,
-             fmt::format("rank {} (pid {}) left the job before the service at {} was reached",
-                         message.rank, job->ranks[message.rank].pid, job->leader));
+  jobs_.FailJob(*job, Code::kPeerLost,
+                fmt::format("rank {} (pid {}) left the job before the service at {} was reached",
+                            message.rank, job->ranks[message.rank].pid, job->leader));
 }
 
 void Follower::Handle(const JobEnded& message) {
@@ -260,12 +260,12 @@ void Follower::OnLeaderUnreachable(const std::string& leader, const std::string&
     Job& job = (at++)->second;
     if (job.leader != leader || job.phase != Phase::kReaching) continue;
     if (job.was_decided) {
-      jobs_.Fail(job, Code::kPeerLost, cause);
+      jobs_.FailJob(job, Code::kPeerLost, cause);
     } else if (now < job.patience_ns) {
       jobs_.ReportForming(job, cause + Advice(job));
     } else {
-      jobs_.Fail(job, Code::kTimeout,
-                 cause + ": gave up after the time that the ranks allow" + Advice(job));
+      jobs_.FailJob(job, Code::kTimeout,
+                    cause + ": gave up after the time that the ranks allow" + Advice(job));
     }
   }
 }
@@ -310,7 +310,7 @@ void Follower::OnLeaderRefused(const std::string& leader, const Error& error) {
   for (auto at = jobs_.all().begin(); at != jobs_.all().end();) {
     Job& job = (at++)->second;
     if (job.leader == leader && job.phase == Phase::kReaching) {
-      jobs_.Fail(job, error.code(), error.text());
+      jobs_.FailJob(job, error.code(), error.text());
     }
   }
 }
@@ -326,12 +326,12 @@ void Follower::OnLeaderDown(const std::string& leader, const Error& error) {
     const Steering* cancel = job.pending_steering.Find(SteeringKind::kCancel);
     // Nothing was agreed yet: what was said can be said again to whoever answers there next.
     if (cancel != nullptr) {
-      jobs_.Fail(job, Code::kCancelled, DescribeEnd(*cancel));
+      jobs_.FailJob(job, Code::kCancelled, DescribeEnd(*cancel));
     } else if (job.phase == Phase::kJoined && !job.forgotten && !job.was_decided) {
       job.phase = Phase::kReaching;
       jobs_.ReportForming(job, error.text());
     } else {
-      jobs_.Fail(job, error.code(), error.text());
+      jobs_.FailJob(job, error.code(), error.text());
     }
   }
 }
@@ -356,7 +356,7 @@ void Follower::Expire(TimeNs now) {
       jobs_.SendToLeader(
           job, ReportJobFailed{.job = job.number, .code = Code::kTimeout, .cause = cause});
     }
-    jobs_.Fail(job, Code::kTimeout, cause);
+    jobs_.FailJob(job, Code::kTimeout, cause);
   }
 }
 

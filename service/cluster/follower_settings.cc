@@ -39,11 +39,11 @@ void FollowerSettings::Steer(JobId id, const Steering& steering) {
     jobs_.SendToDispatch({SteerJob{.job = id, .steering = steering}});
     if (steering.kind != SteeringKind::kCancel) return;
     jobs_.SendToLeader(*job, RequestSteering{.job = job->number, .steering = steering});
-    return jobs_.Fail(*job, Code::kCancelled, DescribeEnd(steering));
+    return jobs_.FailJob(*job, Code::kCancelled, DescribeEnd(steering));
   }
   if (steering.kind == SteeringKind::kCancel) {
     if (job->phase == Phase::kReaching)
-      return jobs_.Fail(*job, Code::kCancelled, DescribeEnd(steering));
+      return jobs_.FailJob(*job, Code::kCancelled, DescribeEnd(steering));
     if (job->phase != Phase::kRunning) {
       jobs_.SendToLeader(*job, RequestSteering{.job = job->number, .steering = steering});
     }

@@ -118,7 +118,7 @@ void FollowerSteps::Handle(Job& job, const OpenJob& open) {
         fmt::format("the leader at {} sent an invalid agreement of job {}", job.leader, job.name));
     jobs_.SendToLeader(job,
                        JobOpened{.job = job.number, .code = error.code(), .cause = error.text()});
-    return jobs_.Fail(job, error.code(), error.text());
+    return jobs_.FailJob(job, error.code(), error.text());
   }
   HR_CHECK(job.lanes_answered == 0 && job.lanes_status && job.costs.empty(), job.name);
   job.phase = Phase::kOpening;
@@ -238,7 +238,7 @@ void FollowerSteps::Handle(Job& job, const StartJob& start) {
 void FollowerSteps::Handle(Job& job, const AnnounceJobFailed& failure) {
   if (job.phase == Phase::kJoined && !FollowedJobs::IsLedHere(job))
     jobs_.Add(NoteRefusal{job.leader, failure.cause});
-  jobs_.Fail(job, failure.code, failure.cause);
+  jobs_.FailJob(job, failure.code, failure.cause);
 }
 
 void FollowerSteps::Handle(Job& job, const AnnounceRankLeft& gone) {
@@ -256,7 +256,7 @@ void FollowerSteps::Handle(Job& job, const AnnounceRankLeft& gone) {
 
 void FollowerSteps::Handle(Job& job, const CloseJob& /*close*/) {
   if (job.id != JobId{} && !job.forgotten) {
-    return jobs_.Fail(
+    return jobs_.FailJob(
         job, Code::kCorrupt,
         fmt::format("the leader at {} ended the job while it has ranks here", job.leader));
   }

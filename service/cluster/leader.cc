@@ -92,13 +92,14 @@ void Leader::OnNodeDown(NodeId node, Code code, const std::string& cause) {
   }
   for (const LedJobs::JobNumber number : touched) {
     LedJob& job = jobs_.all().at(number);
-    const auto part = std::find_if(job.parts.begin(), job.parts.end(),
-                                   [node](const LedJob::Part& each) { return each.node == node; });
-    HR_CHECK(part != job.parts.end(), node, number);
-    if (job.phase == LedJob::Phase::kForming || part->forgot) {
+    const auto participant =
+        std::find_if(job.participants.begin(), job.participants.end(),
+                     [node](const LedJob::Participant& each) { return each.node == node; });
+    HR_CHECK(participant != job.participants.end(), node, number);
+    if (job.phase == LedJob::Phase::kForming || participant->forgot) {
       members_.RemovePart(number, node);
     } else {
-      jobs_.Fail(job, code, cause);
+      jobs_.FailJob(job, code, cause);
     }
   }
   quorums_.OnNodeDown(node);
@@ -132,11 +133,12 @@ void Leader::HandOfJob(NodeId node, const Message& message, TimeNs now) {
   const auto found = jobs_.Find(node, message.job);
   if (found == jobs_.all().end()) return;
   LedJob& job = found->second;
-  const auto part = std::find_if(job.parts.begin(), job.parts.end(), [&](const LedJob::Part& one) {
-    return one.node == node && one.number == message.job;
-  });
-  HR_CHECK(part != job.parts.end(), node, message.job);
-  HandOver(std::tie(members_, steps_, plans_, settings_), now, job, *part, message);
+  const auto participant = std::find_if(job.participants.begin(), job.participants.end(),
+                                        [&](const LedJob::Participant& one) {
+                                          return one.node == node && one.number == message.job;
+                                        });
+  HR_CHECK(participant != job.participants.end(), node, message.job);
+  HandOver(std::tie(members_, steps_, plans_, settings_), now, job, *participant, message);
 }
 
 }  // namespace headrace::service

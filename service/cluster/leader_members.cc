@@ -17,8 +17,9 @@ Result<LedJobs::JobNumber> LeaderMembers::Place(const JoinJob& join, TimeNs now)
     if (job.name != join.name) continue;
     if (job.phase == Phase::kForming) return number;
     const bool ends =
-        !job.ended.empty() || std::any_of(job.parts.begin(), job.parts.end(),
-                                          [](const Part& part) { return part.forgot; });
+        !job.ended.empty() ||
+        std::any_of(job.participants.begin(), job.participants.end(),
+                    [](const Participant& participant) { return participant.forgot; });
     if (ends) continue;
     return Error(Code::kAlreadyExists,
                  fmt::format("job {} goes on with all of its {} ranks since its epoch {}: give "
@@ -61,8 +62,8 @@ Status LeaderMembers::CheckJoin(NodeId node, const JoinJob& join, const Job& job
                                                "supported",
                                                jobs_.nodes().at(node).facts.name, joined));
   }
-  if (job.parts.empty()) return {};
-  const std::string& first = jobs_.NameOf(job.parts.front());
+  if (job.participants.empty()) return {};
+  const std::string& first = jobs_.NameOf(job.participants.front());
   if (join.world_size != job.world_size) {
     return Error(Code::kMismatch,
                  fmt::format("the ranks of job {} differ in its size: on node {} they say {}, on "
@@ -79,15 +80,15 @@ Status LeaderMembers::CheckJoin(NodeId node, const JoinJob& join, const Job& job
                              join.architecture));
   }
   // A node is in a job once: its ranks would count twice.
-  for (const Part& part : job.parts) {
-    if (jobs_.NameOf(part) != jobs_.nodes().at(node).facts.name) continue;
-    return Error(Code::kAlreadyExists,
-                 fmt::format("node {} has joined job {} already", jobs_.NameOf(part), job.name));
+  for (const Participant& participant : job.participants) {
+    if (jobs_.NameOf(participant) != jobs_.nodes().at(node).facts.name) continue;
+    return Error(Code::kAlreadyExists, fmt::format("node {} has joined job {} already",
+                                                   jobs_.NameOf(participant), job.name));
   }
-  if (job.parts.size() >= transport::kNodesMax) {
+  if (job.participants.size() >= transport::kNodesMax) {
     return Error(Code::kExhausted, fmt::format("job {} has ranks on {} nodes, more are not "
                                                "supported",
-                                               job.name, job.parts.size()));
+                                               job.name, job.participants.size()));
   }
   return {};
 }
@@ -97,22 +98,24 @@ void LeaderMembers::OnJoinJob(NodeId node, const JoinJob& join, TimeNs now) {
       jobs_.Find(node, join.job) != jobs_.all().end()) {
     return;
   }
-  const Part part{.node = node, .number = join.job, .ranks = {}, .announced = {}};
+  const Participant participant{.node = node, .number = join.job, .ranks = {}, .announced = {}};
   const Result<LedJobs::JobNumber> number = Place(join, now);
   const Status status =
       number ? CheckJoin(node, join, jobs_.all().at(*number)) : Status(number.error());
   if (!status) {
-    jobs_.Send(part, AnnounceJobFailed{
-                         .job = join.job, .code = status.code(), .cause = status.error().text()});
+    jobs_.Send(
+        participant,
+        AnnounceJobFailed{.job = join.job, .code = status.code(), .cause = status.error().text()});
     if (!number) return;
     Job& job = jobs_.all().at(*number);
     NoteRefused(node, status.error().text());
-    if (job.parts.empty()) {
+    if (job.participants.empty()) {
       jobs_.all().erase(*number);
     } else if (status.code() == Code::kMismatch) {
       // One user, who contradicts himself: the job cannot form.
-      for (const Part& other : job.parts) NoteRefused(other.node, status.error().text());
-      jobs_.Fail(job, status.code(), status.error().text());
+      for (const Participant& other : job.participants)
+        NoteRefused(other.node, status.error().text());
+      jobs_.FailJob(job, status.code(), status.error().text());
     } else if (status.code() != Code::kAlreadyExists) {
       job.refused = fmt::format("node {} was refused: {}", jobs_.nodes().at(node).facts.name,
                                 status.error().text());
@@ -122,48 +125,49 @@ void LeaderMembers::OnJoinJob(NodeId node, const JoinJob& join, TimeNs now) {
     return;
   }
   Job& job = jobs_.all().at(*number);
-  job.parts.push_back(part);
+  job.participants.push_back(participant);
   jobs_.AnnounceForming(job);
 }
 
-Status LeaderMembers::CheckRankAttached(const Job& job, const Part& part,
+Status LeaderMembers::CheckRankAttached(const Job& job, const Participant& participant,
                                         const ReportRankAttached& rank) const {
   if (Status status = lost_.Check(job.name, job.uid, rank.after_epoch); !status) return status;
-  const Part* first = nullptr;  // of those with ranks
-  for (const Part& other : job.parts) {
+  const Participant* first = nullptr;  // of those with ranks
+  for (const Participant& other : job.participants) {
     if (first == nullptr && !other.ranks.empty()) first = &other;
     const auto taken = other.ranks.find(rank.rank);
-    if (other.node == part.node || taken == other.ranks.end()) continue;
+    if (other.node == participant.node || taken == other.ranks.end()) continue;
     return Error(Code::kAlreadyExists,
                  fmt::format("rank {} of job {} is taken twice: by pid {} on node {} and by "
                              "pid {} on node {}",
                              rank.rank, job.name, taken->second, jobs_.NameOf(other), rank.pid,
-                             jobs_.NameOf(part)));
+                             jobs_.NameOf(participant)));
   }
   if (first != nullptr && job.members_hash != rank.members_hash) {
     return Error(Code::kPeerLost,
                  fmt::format("of job {}, rank {} (pid {}) on node {} and {} were told by different "
                              "decisions who is left: they have to ask again",
-                             job.name, rank.rank, rank.pid, jobs_.NameOf(part),
+                             job.name, rank.rank, rank.pid, jobs_.NameOf(participant),
                              jobs_.DescribeRank(*first, first->ranks.begin()->first)));
   }
   if (first == nullptr || job.goes_on == (rank.after_epoch != 0)) return {};
   return Error(
       Code::kMismatch,
-      fmt::format(
-          "of job {}, rank {} (pid {}) on node {} {} and {} {}: ranks that go on after "
-          "a reconnect and ranks that begin are never one job: end all of them "
-          "and begin anew",
-          job.name, rank.rank, rank.pid, jobs_.NameOf(part), DescribeStart(rank.after_epoch != 0),
-          jobs_.DescribeRank(*first, first->ranks.begin()->first), DescribeStart(job.goes_on)));
+      fmt::format("of job {}, rank {} (pid {}) on node {} {} and {} {}: ranks that go on after "
+                  "a reconnect and ranks that begin are never one job: end all of them "
+                  "and begin anew",
+                  job.name, rank.rank, rank.pid, jobs_.NameOf(participant),
+                  DescribeStart(rank.after_epoch != 0),
+                  jobs_.DescribeRank(*first, first->ranks.begin()->first),
+                  DescribeStart(job.goes_on)));
 }
 
-void LeaderMembers::Handle(Job& job, Part& part, const ReportRankAttached& rank) {
+void LeaderMembers::Handle(Job& job, Participant& participant, const ReportRankAttached& rank) {
   if (job.phase != Phase::kForming || rank.rank >= job.world_size) return;
-  if (const Status status = CheckRankAttached(job, part, rank); !status) {
-    NoteRefused(part.node, status.error().text());
+  if (const Status status = CheckRankAttached(job, participant, rank); !status) {
+    NoteRefused(participant.node, status.error().text());
     // Those that have come would wait for it in vain.
-    return jobs_.Fail(job, status.code(), status.error().text());
+    return jobs_.FailJob(job, status.code(), status.error().text());
   }
   if (rank.after_epoch == 0) {
     lost_.Forget(job.name, job.uid);
@@ -172,9 +176,9 @@ void LeaderMembers::Handle(Job& job, Part& part, const ReportRankAttached& rank)
   job.goes_on = rank.after_epoch != 0;
   job.members_hash = rank.members_hash;
   job.epoch = std::max(job.epoch, rank.after_epoch + 1);
-  part.ranks.insert_or_assign(rank.rank, rank.pid);
-  if (job.refused_node == jobs_.NameOf(part)) job.refused.clear();
-  refused_ranks_.Forget(job.name, job.uid, jobs_.NameOf(part));
+  participant.ranks.insert_or_assign(rank.rank, rank.pid);
+  if (job.refused_node == jobs_.NameOf(participant)) job.refused.clear();
+  refused_ranks_.Forget(job.name, job.uid, jobs_.NameOf(participant));
   jobs_.AnnounceForming(job);
   steps_.FormIfComplete(job);
 }
@@ -187,69 +191,73 @@ void LeaderMembers::NoteRefused(NodeId node, const std::string& why) {
 
 void LeaderMembers::RemovePart(LedJobs::JobNumber number, NodeId node) {
   Job& job = jobs_.all().at(number);
-  const auto removed =
-      std::erase_if(job.parts, [node](const Part& part) { return part.node == node; });
+  const auto removed = std::erase_if(job.participants, [node](const Participant& participant) {
+    return participant.node == node;
+  });
   HR_CHECK(removed == 1, job.name, node, removed);
   if (job.phase != Phase::kForming) return jobs_.CloseIfForgotten(job);
-  if (job.parts.empty()) {
+  if (job.participants.empty()) {
     jobs_.all().erase(number);
   } else {
     jobs_.AnnounceForming(job);
   }
 }
 
-void LeaderMembers::Handle(Job& job, Part& part, const ReportRankLost& lost) {
-  const std::string cause = fmt::format("{} {}", jobs_.DescribeRank(part, lost.rank), lost.cause);
+void LeaderMembers::Handle(Job& job, Participant& participant, const ReportRankLost& lost) {
+  const std::string cause =
+      fmt::format("{} {}", jobs_.DescribeRank(participant, lost.rank), lost.cause);
   if (lost.exited) {
     lost_.Note(job.name, job.uid, {.epoch = job.epoch, .cause = cause});
     quorums_.OnEpochLost(job.name, job.uid, job.epoch);
   }
-  jobs_.Fail(job, Code::kPeerLost, cause);
+  jobs_.FailJob(job, Code::kPeerLost, cause);
 }
 
-void LeaderMembers::Handle(Job& job, Part& part, const ReportRankLeft& left) {
-  if (!part.ranks.contains(left.rank)) return;
+void LeaderMembers::Handle(Job& job, Participant& participant, const ReportRankLeft& left) {
+  if (!participant.ranks.contains(left.rank)) return;
   if (job.phase < Phase::kStarting) {
-    jobs_.Fail(job, Code::kPeerLost,
-               fmt::format("{} left the job before all of its nodes were linked",
-                           jobs_.DescribeRank(part, left.rank)));
+    jobs_.FailJob(job, Code::kPeerLost,
+                  fmt::format("{} left the job before all of its nodes were linked",
+                              jobs_.DescribeRank(participant, left.rank)));
     return;
   }
   if (!job.ended.insert(left.rank).second) return;
   HR_CHECK(job.planning != nullptr && job.ended.size() <= job.world_size, job.name,
            job.ended.size());
   job.planning->Stop();
-  for (const Part& other : job.parts) {
-    if (other.node == part.node || other.server) continue;
-    jobs_.Send(other,
-               AnnounceRankLeft{.job = other.number,
-                                .rank = left.rank,
-                                .posted = left.posted,
-                                .iterations = left.iterations,
-                                .cause = jobs_.DescribeRank(part, left.rank) + " left the job"});
+  for (const Participant& other : job.participants) {
+    if (other.node == participant.node || other.server) continue;
+    jobs_.Send(other, AnnounceRankLeft{
+                          .job = other.number,
+                          .rank = left.rank,
+                          .posted = left.posted,
+                          .iterations = left.iterations,
+                          .cause = jobs_.DescribeRank(participant, left.rank) + " left the job"});
   }
 }
 
-void LeaderMembers::Handle(Job& job, Part& part, const ReportJobFailed& failed, TimeNs now) {
-  if (settings_.IsDrain(job, failed)) return settings_.OnNodeDrained(job, part);
+void LeaderMembers::Handle(Job& job, Participant& participant, const ReportJobFailed& failed,
+                           TimeNs now) {
+  if (settings_.IsDrain(job, failed)) return settings_.OnNodeDrained(job, participant);
   const std::string cause =
-      part.server ? failed.cause : fmt::format("{} (on node {})", failed.cause, jobs_.NameOf(part));
-  if (job.phase == Phase::kForming && part.ranks.empty()) {  // its rank was refused there
-    NoteRefused(part.node, cause);
+      participant.server ? failed.cause
+                         : fmt::format("{} (on node {})", failed.cause, jobs_.NameOf(participant));
+  if (job.phase == Phase::kForming && participant.ranks.empty()) {  // its rank was refused there
+    NoteRefused(participant.node, cause);
     refused_ranks_.Note(
-        {.job = job.name, .uid = job.uid, .node = jobs_.NameOf(part), .cause = cause}, now);
+        {.job = job.name, .uid = job.uid, .node = jobs_.NameOf(participant), .cause = cause}, now);
   }
-  jobs_.Fail(job, failed.code, cause);
+  jobs_.FailJob(job, failed.code, cause);
 }
 
-void LeaderMembers::Handle(Job& job, Part& part, const ForgetJob& /*forget*/) {
+void LeaderMembers::Handle(Job& job, Participant& participant, const ForgetJob& /*forget*/) {
   if (job.phase < Phase::kStarting) {
-    jobs_.Fail(job, Code::kPeerLost,
-               fmt::format("the ranks on node {} are gone before all nodes were linked",
-                           jobs_.NameOf(part)));
+    jobs_.FailJob(job, Code::kPeerLost,
+                  fmt::format("the ranks on node {} are gone before all nodes were linked",
+                              jobs_.NameOf(participant)));
     return;
   }
-  part.forgot = true;
+  participant.forgot = true;
   jobs_.CloseIfForgotten(job);
 }
 

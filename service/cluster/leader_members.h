@@ -30,11 +30,12 @@ class LeaderMembers {
 
   void OnJoinJob(NodeId node, const JoinJob& join, TimeNs now);
   // Each of these may erase the job.
-  void Handle(LedJob& job, LedJob::Part& part, const ReportRankAttached& rank);
-  void Handle(LedJob& job, LedJob::Part& part, const ReportRankLost& lost);
-  void Handle(LedJob& job, LedJob::Part& part, const ReportRankLeft& left);
-  void Handle(LedJob& job, LedJob::Part& part, const ReportJobFailed& failed, TimeNs now);
-  void Handle(LedJob& job, LedJob::Part& part, const ForgetJob& forget);
+  void Handle(LedJob& job, LedJob::Participant& participant, const ReportRankAttached& rank);
+  void Handle(LedJob& job, LedJob::Participant& participant, const ReportRankLost& lost);
+  void Handle(LedJob& job, LedJob::Participant& participant, const ReportRankLeft& left);
+  void Handle(LedJob& job, LedJob::Participant& participant, const ReportJobFailed& failed,
+              TimeNs now);
+  void Handle(LedJob& job, LedJob::Participant& participant, const ForgetJob& forget);
   // The node no longer takes part in the job.
   void RemovePart(LedJobs::JobNumber number, NodeId node);
 
@@ -43,13 +44,14 @@ class LeaderMembers {
 
  private:
   using Job = LedJob;
-  using Part = LedJob::Part;
+  using Participant = LedJob::Participant;
   using Phase = LedJob::Phase;
 
   // The forming job of that name and user, or a new one; the error says why neither is possible.
   Result<LedJobs::JobNumber> Place(const JoinJob& join, TimeNs now);
   Status CheckJoin(NodeId node, const JoinJob& join, const Job& job) const;
-  Status CheckRankAttached(const Job& job, const Part& part, const ReportRankAttached& rank) const;
+  Status CheckRankAttached(const Job& job, const Participant& participant,
+                           const ReportRankAttached& rank) const;
   void NoteRefused(NodeId node, const std::string& why);
 
   LedJobs& jobs_;

@@ -25,20 +25,20 @@ void LeaderPlans::Begin(Job& job) {
                         .requested_codec = requested_codecs_.Find(job.name, job.uid)});
 }
 
-void LeaderPlans::Handle(Job& job, Part& part, const ReportLayout& layout) {
-  if (job.planning == nullptr || part.server || layout.layout == nullptr) return;
-  job.planning->OnLayout(part.place, layout.layout, layout.policy);
+void LeaderPlans::Handle(Job& job, Participant& participant, const ReportLayout& layout) {
+  if (job.planning == nullptr || participant.server || layout.layout == nullptr) return;
+  job.planning->OnLayout(participant.place, layout.layout, layout.policy);
   Advance(job);
 }
 
-void LeaderPlans::Handle(Job& job, Part& part, const ReportTimesSeen& times) {
-  if (job.planning == nullptr || part.server) return;
-  job.planning->OnTimesSeen(part.place, times.seen);
+void LeaderPlans::Handle(Job& job, Participant& participant, const ReportTimesSeen& times) {
+  if (job.planning == nullptr || participant.server) return;
+  job.planning->OnTimesSeen(participant.place, times.seen);
   Advance(job);
 }
 
-void LeaderPlans::Handle(Job& job, Part& part, const RequestPolicy& request) {
-  if (job.planning == nullptr || part.server) return;
+void LeaderPlans::Handle(Job& job, Participant& participant, const RequestPolicy& request) {
+  if (job.planning == nullptr || participant.server) return;
   job.planning->SetPolicy(request.policy);
   Advance(job);
 }
@@ -50,9 +50,9 @@ void LeaderPlans::SetCodec(Job& job, const CodecChoice& choice) {
   Advance(job);
 }
 
-void LeaderPlans::Handle(Job& job, Part& part, const ReportPlanAck& ack) {
-  if (job.planning == nullptr || part.server) return;
-  job.planning->OnPlanAck(part.place, ack.version, ack.hash, ack.iteration);
+void LeaderPlans::Handle(Job& job, Participant& participant, const ReportPlanAck& ack) {
+  if (job.planning == nullptr || participant.server) return;
+  job.planning->OnPlanAck(participant.place, ack.version, ack.hash, ack.iteration);
   Advance(job);
 }
 
@@ -73,36 +73,36 @@ void LeaderPlans::Advance(Job& job) {
 }
 
 void LeaderPlans::Execute(Job& job, const PlanFailure& failure) {
-  jobs_.Fail(job, failure.code, failure.cause);
+  jobs_.FailJob(job, failure.code, failure.cause);
 }
 
 void LeaderPlans::Execute(Job& /*job*/, const MakePlan& make) { jobs_.Report({make}); }
 
 void LeaderPlans::Execute(Job& job, const PlanOffer& offer) {
   const std::vector<PlanPiece> pieces = CutPlan(offer.plan->version, plan::Canonical(*offer.plan));
-  for (const Part& part : job.parts) {
-    if (part.server) continue;
+  for (const Participant& participant : job.participants) {
+    if (participant.server) continue;
     for (PlanPiece piece : pieces) {
-      piece.job = part.number;
-      jobs_.Send(part, std::move(piece));
+      piece.job = participant.number;
+      jobs_.Send(participant, std::move(piece));
     }
   }
 }
 
 void LeaderPlans::Execute(Job& job, const PlanSwitch& change) {
-  for (const Part& part : job.parts) {
-    if (part.server) continue;
-    jobs_.Send(part, AnnouncePlanSwitch{.job = part.number,
-                                        .version = change.version,
-                                        .from_iteration = change.from_iteration,
-                                        .before_s = change.before_s,
-                                        .iterations_before = change.iterations_before});
+  for (const Participant& participant : job.participants) {
+    if (participant.server) continue;
+    jobs_.Send(participant, AnnouncePlanSwitch{.job = participant.number,
+                                               .version = change.version,
+                                               .from_iteration = change.from_iteration,
+                                               .before_s = change.before_s,
+                                               .iterations_before = change.iterations_before});
   }
 }
 
 void LeaderPlans::Execute(Job& job, const PlanNote& note) {
-  HR_CHECK(!job.parts.empty(), job.name);
-  const JobId id = jobs_.options().in_process ? JobId{job.parts.front().number} : JobId{};
+  HR_CHECK(!job.participants.empty(), job.name);
+  const JobId id = jobs_.options().in_process ? JobId{job.participants.front().number} : JobId{};
   jobs_.Report({Event{.code = note.code, .job = id, .text = note.text, .uid = job.uid}});
 }
 

@@ -15,18 +15,18 @@ class LeaderPlans {
   // Call it right before the job starts.
   void Begin(LedJob& job);
   // From a server, or before the job has started, these violate the protocol. May erase the job.
-  void Handle(LedJob& job, LedJob::Part& part, const ReportLayout& layout);
-  void Handle(LedJob& job, LedJob::Part& part, const ReportTimesSeen& times);
-  void Handle(LedJob& job, LedJob::Part& part, const RequestPolicy& request);
+  void Handle(LedJob& job, LedJob::Participant& participant, const ReportLayout& layout);
+  void Handle(LedJob& job, LedJob::Participant& participant, const ReportTimesSeen& times);
+  void Handle(LedJob& job, LedJob::Participant& participant, const RequestPolicy& request);
   // Applies to later epochs of the job, too.
   void SetCodec(LedJob& job, const CodecChoice& choice);
-  void Handle(LedJob& job, LedJob::Part& part, const ReportPlanAck& ack);
+  void Handle(LedJob& job, LedJob::Participant& participant, const ReportPlanAck& ack);
   // The answer to MakePlan. Ignored if the job has ended.
   void Handle(const PlanMade& message);
 
  private:
   using Job = LedJob;
-  using Part = LedJob::Part;
+  using Participant = LedJob::Participant;
   using Phase = LedJob::Phase;
 
   // Executes the actions of the job's planning. May erase the job.

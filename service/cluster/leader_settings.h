@@ -13,16 +13,17 @@ class LeaderSettings {
   LeaderSettings(LedJobs& jobs, LeaderPlans& plans) : jobs_(jobs), plans_(plans) {}
 
   // Each of these may erase the job.
-  void Handle(LedJob& job, LedJob::Part& part, const RequestSteering& request);
-  void Handle(LedJob& job, LedJob::Part& part, const ReportRankLate& late, TimeNs now);
-  void Handle(LedJob& job, LedJob::Part& part, const ReportBlockHashed& hashed);
+  void Handle(LedJob& job, LedJob::Participant& participant, const RequestSteering& request);
+  void Handle(LedJob& job, LedJob::Participant& participant, const ReportRankLate& late,
+              TimeNs now);
+  void Handle(LedJob& job, LedJob::Participant& participant, const ReportBlockHashed& hashed);
   // IsDrain says whether a node's report means that its drain has ended; OnNodeDrained handles it.
   static bool IsDrain(const LedJob& job, const ReportJobFailed& failed);
-  void OnNodeDrained(LedJob& job, LedJob::Part& part);
+  void OnNodeDrained(LedJob& job, LedJob::Participant& participant);
 
  private:
   using Job = LedJob;
-  using Part = LedJob::Part;
+  using Participant = LedJob::Participant;
   using Phase = LedJob::Phase;
 
   LedJobs& jobs_;

@@ -14,20 +14,20 @@ class LeaderSteps {
 
   void FormIfComplete(LedJob& job);
   // The nodes' answers to the current step. May erase the job.
-  void Handle(LedJob& job, LedJob::Part& part, const JobOpened& opened);
-  void Handle(LedJob& job, LedJob::Part& part, const JobMeasured& measured);
-  void Handle(LedJob& job, LedJob::Part& part, const JobStarted& started);
+  void Handle(LedJob& job, LedJob::Participant& participant, const JobOpened& opened);
+  void Handle(LedJob& job, LedJob::Participant& participant, const JobMeasured& measured);
+  void Handle(LedJob& job, LedJob::Participant& participant, const JobStarted& started);
 
  private:
   using Job = LedJob;
-  using Part = LedJob::Part;
+  using Participant = LedJob::Participant;
   using Phase = LedJob::Phase;
 
   bool WantsServers(const Job& job) const;
   void AddServers(Job& job);
   void Agree(Job& job);
   void BeginStep(Job& job, Phase phase);
-  static bool Answer(const Job& job, Part& part, Phase phase);
+  static bool Answer(const Job& job, Participant& participant, Phase phase);
   void Advance(Job& job);
 
   LedJobs& jobs_;

@@ -17,10 +17,11 @@ void LedJobs::ForgetNode(NodeId node) {
 
 LedJobs::Jobs::iterator LedJobs::Find(NodeId node, std::uint32_t number) {
   return std::find_if(jobs_.begin(), jobs_.end(), [node, number](const auto& entry) {
-    const auto& parts = entry.second.parts;
-    return std::any_of(parts.begin(), parts.end(), [node, number](const LedJob::Part& part) {
-      return part.node == node && part.number == number;
-    });
+    const auto& participants = entry.second.participants;
+    return std::any_of(participants.begin(), participants.end(),
+                       [node, number](const LedJob::Participant& participant) {
+                         return participant.node == node && participant.number == number;
+                       });
   });
 }
 
@@ -32,30 +33,34 @@ LedJobs::JobNumber LedJobs::NumberOf(const LedJob& job) const {
 }
 
 void LedJobs::CloseIfForgotten(LedJob& job) {
-  const bool over = std::all_of(job.parts.begin(), job.parts.end(), [](const LedJob::Part& part) {
-    return part.server || part.forgot;
-  });
+  const bool over = std::all_of(job.participants.begin(), job.participants.end(),
+                                [](const LedJob::Participant& participant) {
+                                  return participant.server || participant.forgot;
+                                });
   if (!over) return;
-  for (const LedJob::Part& part : job.parts) Send(part, CloseJob{.job = part.number});
+  for (const LedJob::Participant& participant : job.participants)
+    Send(participant, CloseJob{.job = participant.number});
   jobs_.erase(NumberOf(job));
 }
 
-void LedJobs::Fail(LedJob& job, Code code, const std::string& cause) {
+void LedJobs::FailJob(LedJob& job, Code code, const std::string& cause) {
   // A rank may well die of what a drain refuses it.
   const std::string said =
       job.drain && code != CodeOfEnd(*job.drain)
           ? fmt::format("{}; {} had asked to drain the job", cause, DescribeAsker(*job.drain))
           : cause;
-  for (const LedJob::Part& part : job.parts) {
-    Send(part, AnnounceJobFailed{.job = part.number, .code = code, .cause = said});
+  for (const LedJob::Participant& participant : job.participants) {
+    Send(participant, AnnounceJobFailed{.job = participant.number, .code = code, .cause = said});
   }
   jobs_.erase(NumberOf(job));
 }
 
-std::string LedJobs::DescribeRank(const LedJob::Part& part, std::uint32_t rank) const {
-  const auto found = part.ranks.find(rank);
-  if (found == part.ranks.end()) return fmt::format("rank {} on node {}", rank, NameOf(part));
-  return fmt::format("rank {} (pid {}) on node {}", rank, found->second, NameOf(part));
+std::string LedJobs::DescribeRank(const LedJob::Participant& participant,
+                                  std::uint32_t rank) const {
+  const auto found = participant.ranks.find(rank);
+  if (found == participant.ranks.end())
+    return fmt::format("rank {} on node {}", rank, NameOf(participant));
+  return fmt::format("rank {} (pid {}) on node {}", rank, found->second, NameOf(participant));
 }
 
 void LedJobs::SendTo(NodeId node, PeerMessage message) {
@@ -67,9 +72,10 @@ std::string LedJobs::DescribeForming(const LedJob& job) const {
   if (job.phase == LedJob::Phase::kForming) {
     std::vector<std::uint32_t> missing;
     for (std::uint32_t rank = 0; rank < job.world_size; ++rank) {
-      const bool attached =
-          std::any_of(job.parts.begin(), job.parts.end(),
-                      [rank](const LedJob::Part& part) { return part.ranks.contains(rank); });
+      const bool attached = std::any_of(job.participants.begin(), job.participants.end(),
+                                        [rank](const LedJob::Participant& participant) {
+                                          return participant.ranks.contains(rank);
+                                        });
       if (!attached) missing.push_back(rank);
     }
     if (missing.empty()) {
@@ -84,8 +90,8 @@ std::string LedJobs::DescribeForming(const LedJob& job) const {
                        DescribeNamesake(job));
   }
   std::vector<std::string> slow;
-  for (const LedJob::Part& part : job.parts) {
-    if (!part.answered) slow.push_back(NameOf(part));
+  for (const LedJob::Participant& participant : job.participants) {
+    if (!participant.answered) slow.push_back(NameOf(participant));
   }
   if (slow.empty()) return {};
   const char* doing = job.phase == LedJob::Phase::kOpening     ? "opening its links"
@@ -100,13 +106,13 @@ std::string LedJobs::DescribeNamesake(const LedJob& job) const {
   const auto found = std::ranges::find_if(jobs_, [&job](const auto& entry) {
     const LedJob& other = entry.second;
     return other.name == job.name && other.uid != job.uid && other.world_size == job.world_size &&
-           other.phase == LedJob::Phase::kForming && !other.parts.empty();
+           other.phase == LedJob::Phase::kForming && !other.participants.empty();
   });
   if (found == jobs_.end()) return {};
   return fmt::format(
       "; ranks on node {} wait as a job of the same name of uid {}, this one is of uid {}: if they "
       "belong together, start them with the same uid on all nodes",
-      NameOf(found->second.parts.front()), found->second.uid, job.uid);
+      NameOf(found->second.participants.front()), found->second.uid, job.uid);
 }
 
 void LedJobs::AnnounceForming(LedJob& job) {
@@ -119,10 +125,11 @@ void LedJobs::AnnounceForming(LedJob& job) {
 void LedJobs::AnnounceFormingOf(LedJob& job) {
   const std::string text = DescribeForming(job);
   const bool refused = job.phase == LedJob::Phase::kForming && !RefusalOf(job).empty();
-  for (LedJob::Part& part : job.parts) {
-    if (part.server || part.announced == text) continue;
-    part.announced = text;
-    Send(part, AnnounceJobForming{.job = part.number, .text = text, .refused = refused});
+  for (LedJob::Participant& participant : job.participants) {
+    if (participant.server || participant.announced == text) continue;
+    participant.announced = text;
+    Send(participant,
+         AnnounceJobForming{.job = participant.number, .text = text, .refused = refused});
   }
 }
 

@@ -68,8 +68,8 @@ struct ToNode {
 
 struct LedJob {
   enum class Phase : std::uint8_t { kForming, kOpening, kMeasuring, kStarting, kRunning };
-  // One node's part in one job.
-  struct Part {
+  // One node in one job.
+  struct Participant {
     NodeId node = 0;
     std::uint32_t number = 0;                     // number of the job on that node's connection
     std::map<std::uint32_t, std::int32_t> ranks;  // pids by rank
@@ -90,7 +90,7 @@ struct LedJob {
   bool goes_on = false;            // its first rank was in a former epoch
   std::uint64_t members_hash = 0;  // members_hash of that rank
   Phase phase = Phase::kForming;
-  std::vector<Part> parts;  // from kOpening on in the order of agreement.nodes
+  std::vector<Participant> participants;  // from kOpening on in the order of agreement.nodes
   Agreement agreement;
   std::set<std::uint32_t> ended;  // ranks that have left
   // The last refused node, or node that refused a rank, and why.
@@ -101,7 +101,7 @@ struct LedJob {
   std::optional<Verification> verification;  // from kStarting on, if results are compared
 
   bool HasNode(NodeId node) const {
-    return std::ranges::find(parts, node, &Part::node) != parts.end();
+    return std::ranges::find(participants, node, &Participant::node) != participants.end();
   }
 };
 
@@ -132,10 +132,10 @@ class LedJobs {
   // The job with that number on the node's connection.
   Jobs::iterator Find(NodeId node, std::uint32_t number);
   JobNumber NumberOf(const LedJob& job) const;
-  const std::string& NameOf(const LedJob::Part& part) const {
-    return nodes_.at(part.node).facts.name;
+  const std::string& NameOf(const LedJob::Participant& participant) const {
+    return nodes_.at(participant.node).facts.name;
   }
-  std::string DescribeRank(const LedJob::Part& part, std::uint32_t rank) const;
+  std::string DescribeRank(const LedJob::Participant& participant, std::uint32_t rank) const;
 
   // Sends every node with ranks what its job waits for, if that has changed; likewise those of jobs
   // of that name of other users.
@@ -144,12 +144,12 @@ class LedJobs {
   bool SetRefused(const std::string& why) { return std::exchange(refused_, why) != why; }
 
   // Fails the job on every node with that cause and forgets it.
-  void Fail(LedJob& job, Code code, const std::string& cause);
+  void FailJob(LedJob& job, Code code, const std::string& cause);
   // Closes the job on every node once all nodes with ranks have forgotten it.
   void CloseIfForgotten(LedJob& job);
 
-  void Send(const LedJob::Part& part, PeerMessage message) {
-    SendTo(part.node, std::move(message));
+  void Send(const LedJob::Participant& participant, PeerMessage message) {
+    SendTo(participant.node, std::move(message));
   }
   void SendTo(NodeId node, PeerMessage message);
   void Report(ToWatch message) { outgoing_.push_back(std::move(message)); }

@@ -211,8 +211,9 @@ void LedQuorums::CallMembers() {
         continue;
       }
       question.called = number;
-      for (const LedJob::Part& part : job.parts) {
-        if (!part.server && !part.forgot) jobs_.Send(part, AnnounceMembersWait{part.number});
+      for (const LedJob::Participant& participant : job.participants) {
+        if (!participant.server && !participant.forgot)
+          jobs_.Send(participant, AnnounceMembersWait{participant.number});
       }
     }
   }
@@ -246,9 +247,9 @@ void LedQuorums::ShowApplicants() {
     shown_.insert_or_assign(number, waiting);
     const Steering steering{
         .kind = SteeringKind::kApplicants, .value = waiting.Value(), .uid = job.uid, .node = {}};
-    for (const LedJob::Part& part : job.parts) {
-      if (part.server || part.forgot) continue;
-      jobs_.Send(part, AnnounceSteering{.job = part.number, .steering = steering});
+    for (const LedJob::Participant& participant : job.participants) {
+      if (participant.server || participant.forgot) continue;
+      jobs_.Send(participant, AnnounceSteering{.job = participant.number, .steering = steering});
     }
   }
 }

@@ -262,16 +262,16 @@ void Dispatch::Handle(OpenSession message, TimeNs now) {
   Session& session = *message.session;
   const SessionIdentity& identity = session.identity();
   Job& job = FindOrOpenJob(identity, now);
-  Member& member = job.member(identity.rank);
+  RankSlot& slot = job.rank_slot(identity.rank);
   // Leases gives each rank of a job once.
-  HR_CHECK(member.session == nullptr && !member.gone, identity.rank);
+  HR_CHECK(slot.session == nullptr && !slot.gone, identity.rank);
   if (Status status = doorbells_.Watch(session.doorbell()); !status) {
     Answer(SessionBroken{identity.id, status.error().Within("listen to the doorbell")});
     return Answer(SessionDiscarded{identity.id});
   }
   job.RaiseEpoch(identity.epoch);
-  member.session = std::move(message.session);
-  member.open.Reserve(kOperationsMax);
+  slot.session = std::move(message.session);
+  slot.open.Reserve(kOperationsMax);
   parts_->flow.recorder().RankAttached(job, identity.rank);
   HR_CHECK(FindReading(identity.id) == nullptr, identity.id.value);
   readings_.push_back({&session, &job});
@@ -503,13 +503,13 @@ void Dispatch::Close(SessionId id, bool orderly, Code code, const std::string& c
   const Reading reading = *found;
   Job& job = *reading.job;
   const std::uint32_t rank = reading.session->identity().rank;
-  Member& member = job.member(rank);
+  RankSlot& slot = job.rank_slot(rank);
   readings_.erase(readings_.begin() + (found - readings_.data()));
   ++readings_version_;
   ++board_.counters.sessions_closed;
   doorbells_.Unwatch(reading.session->doorbell());
-  HR_CHECK(!member.gone && member.session.get() == reading.session, rank);
-  member.gone = true;
+  HR_CHECK(!slot.gone && slot.session.get() == reading.session, rank);
+  slot.gone = true;
   job.Changed();
   const Failure failure{code, fmt::format("{} {} after {}", job.DescribeRank(rank), cause,
                                           job.DescribeProgress(rank))};
@@ -521,10 +521,10 @@ void Dispatch::Close(SessionId id, bool orderly, Code code, const std::string& c
   if (orderly) {
     parts_->flow.LimitGradients(job, job.IterationsOf(rank), failure, now);
   } else {
-    parts_->flow.FailGradientsAlone(job, failure, now);
+    parts_->flow.FailGradientsHere(job, failure, now);
   }
-  parts_->flow.FailOpen(job, orderly ? Flow::Which::kNotPostedBy : Flow::Which::kAll, rank, failure,
-                        now);
+  parts_->flow.FailOpenOperations(job, orderly ? Flow::Which::kNotPostedBy : Flow::Which::kAll,
+                                  rank, failure, now);
   // A rank that is lost says more than one that left before it.
   if (!orderly && !first && job.failure->code == Code::kPeerLost) job.failure = failure;
 }
@@ -532,7 +532,7 @@ void Dispatch::Close(SessionId id, bool orderly, Code code, const std::string& c
 void Dispatch::CloseSpanning(Job& job, std::uint32_t rank, bool orderly, const Failure& failure,
                              TimeNs now) {
   if (!orderly) return parts_->flow.FailJob(job, failure, Flow::Found::kHere, now);
-  const std::uint64_t posted = job.member(rank).operations;
+  const std::uint64_t posted = job.rank_slot(rank).operations;
   const std::uint64_t iterations = job.IterationsOf(rank);
   if (job.nodes() != nullptr) SendLeft(job, rank, failure);
   Report(RankLeft{job.id(), rank, posted, iterations});
@@ -543,11 +543,11 @@ void Dispatch::CloseSpanning(Job& job, std::uint32_t rank, bool orderly, const F
 void Dispatch::DiscardGone(TimeNs now) {
   for (std::size_t i = 0; i < jobs_.size();) {
     Job& job = *jobs_[i];
-    for (Member& member : job.members()) {
-      if (!member.gone || member.session == nullptr || member.posted != member.ended) continue;
-      const SessionId id = member.session->identity().id;
-      parts_->flow.recorder().RankDiscarded(job, member.session->identity().rank);
-      mapping_.Send(DiscardSession{std::move(member.session)});
+    for (RankSlot& slot : job.rank_slots()) {
+      if (!slot.gone || slot.session == nullptr || slot.posted != slot.ended) continue;
+      const SessionId id = slot.session->identity().id;
+      parts_->flow.recorder().RankDiscarded(job, slot.session->identity().rank);
+      mapping_.Send(DiscardSession{std::move(slot.session)});
       if (job.residuals_booked_on != id) rpc_.Send(SessionDiscarded{id});
       job.Changed();
     }
@@ -573,8 +573,8 @@ void Dispatch::FinishDrain(TimeNs now) {
       if (job->spans_nodes() && job->busy()) {
         parts_->flow.FailJob(*job, failure, Flow::Found::kHere, now);
       }
-      parts_->flow.FailOpen(*job, Flow::Which::kAll, 0, failure, now);
-      parts_->flow.FailGradientsAlone(*job, failure, now);
+      parts_->flow.FailOpenOperations(*job, Flow::Which::kAll, 0, failure, now);
+      parts_->flow.FailGradientsHere(*job, failure, now);
     }
   }
   const bool open =

@@ -186,7 +186,7 @@ std::string_view WordFor(Collective kind) { return IsHalf(kind) ? headrace::Name
 
 bool ReadBlock(Reader& reader, std::uint64_t place, Plan& plan) {
   std::array<std::uint64_t, 3> head{};
-  Block block;
+  PlannedBlock block;
   bool found = false;
   for (const Collective kind :
        {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather}) {
@@ -201,7 +201,7 @@ bool ReadBlock(Reader& reader, std::uint64_t place, Plan& plan) {
   std::array<std::uint64_t, 3> part{};
   while (reader.ReadLine("part", part)) {
     if (part[0] > UINT32_MAX) return reader.RefuseLast();
-    block.parts.push_back({static_cast<std::uint32_t>(part[0]), part[1], part[2]});
+    block.ranges.push_back({static_cast<std::uint32_t>(part[0]), part[1], part[2]});
     block.bytes += part[2];
   }
   plan.blocks.push_back(std::move(block));
@@ -242,10 +242,10 @@ std::string Canonical(const Plan& plan) {
   }
   Line(text, "blocks", {plan.blocks.size()});
   for (std::size_t index = 0; index < plan.blocks.size(); ++index) {
-    const Block& block = plan.blocks[index];
+    const PlannedBlock& block = plan.blocks[index];
     Line(text, WordFor(block.kind), {index, Nanoseconds(block.begin_s), Nanoseconds(block.end_s)});
-    for (const Part& part : block.parts) {
-      Line(text, "part", {part.tensor, part.offset_bytes, part.bytes});
+    for (const TensorRange& range : block.ranges) {
+      Line(text, "part", {range.tensor, range.offset_bytes, range.bytes});
     }
   }
   Line(text, "end", {});

@@ -24,7 +24,7 @@
 //                                encode and to decode a byte
 //   blocks 2
 //   block 0 1000000 2000000      begin_ns end_ns of the next block are the 2nd and 3rd numbers,
-//   part 3 0 4096                the first is its place; then its parts: tensor offset bytes;
+//   part 3 0 4096                the first is its place; then its ranges: tensor offset bytes;
 //                                reduce_scatter or all_gather in the place of block: only that half
 //   ...
 //   end

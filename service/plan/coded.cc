@@ -9,17 +9,17 @@
 namespace headrace::plan {
 namespace {
 
-// Bytes of the parts by codec, in the order in which codecs come first.
+// Bytes of the ranges by codec, in the order in which codecs come first.
 std::vector<std::pair<Codec, std::uint64_t>> BytesByCodec(const Workload& work,
-                                                          std::span<const Part> parts) {
+                                                          std::span<const TensorRange> ranges) {
   std::vector<std::pair<Codec, std::uint64_t>> sums;
-  for (const Part& part : parts) {
-    const Codec codec = work.codecs[part.tensor];
+  for (const TensorRange& range : ranges) {
+    const Codec codec = work.codecs[range.tensor];
     const auto found = std::ranges::find(sums, codec, [](const auto& sum) { return sum.first; });
     if (found != sums.end()) {
-      found->second += part.bytes;
+      found->second += range.bytes;
     } else {
-      sums.emplace_back(codec, part.bytes);
+      sums.emplace_back(codec, range.bytes);
     }
   }
   return sums;
@@ -81,7 +81,7 @@ Stage InCodec(const Stage& stage, const CodedLines* coded) {
 }
 
 std::vector<double> RailSeconds(const Stage& stage, const Workload& work,
-                                std::span<const Part> parts, std::uint64_t bytes) {
+                                std::span<const TensorRange> ranges, std::uint64_t bytes) {
   std::vector<double> seconds(stage.rails.size(), -1);
   const auto add = [&](const Stage& as, std::uint64_t share_of) {
     const std::vector<std::uint64_t> shares = Shares(as, share_of, work.element_bytes);
@@ -94,7 +94,7 @@ std::vector<double> RailSeconds(const Stage& stage, const Workload& work,
     add(stage, bytes);
     return seconds;
   }
-  for (const auto& [codec, codec_bytes] : BytesByCodec(work, parts)) {
+  for (const auto& [codec, codec_bytes] : BytesByCodec(work, ranges)) {
     const bool encoded = codec_bytes >= kEncodedBytesMin;
     add(InCodec(stage, encoded ? FindCoded(stage, codec) : nullptr), codec_bytes);
   }
@@ -102,17 +102,17 @@ std::vector<double> RailSeconds(const Stage& stage, const Workload& work,
 }
 
 double BlockSeconds(const Stage& stage, const Workload& work, Collective kind,
-                    std::span<const Part> parts, std::uint64_t bytes) {
+                    std::span<const TensorRange> ranges, std::uint64_t bytes) {
   if (!IsCoded(stage, work)) {
     return StageSeconds(stage, kind, bytes, work.element_bytes);
   }
   HR_CHECK(!IsHalf(kind), bytes);  // encodings are of whole sums
   if (stage.rails.size() > 1) {
-    const auto seconds = RailSeconds(stage, work, parts, bytes);
+    const auto seconds = RailSeconds(stage, work, ranges, bytes);
     return *std::ranges::max_element(seconds);
   }
   double seconds = 0;
-  for (const auto& [codec, codec_bytes] : BytesByCodec(work, parts)) {
+  for (const auto& [codec, codec_bytes] : BytesByCodec(work, ranges)) {
     const CodedLines* const coded =
         codec_bytes < kEncodedBytesMin ? nullptr : FindCoded(stage, codec);
     seconds += (coded == nullptr ? stage.rails[0].line : coded->lines[0]).Seconds(codec_bytes);

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "ipc/base/halves.h"
-#include "service/plan/part.h"
 #include "service/plan/route.h"
+#include "service/plan/tensor_range.h"
 #include "service/plan/workload.h"
 
 namespace headrace::plan {
@@ -28,12 +28,12 @@ struct PieceSizes {
 // What a transfer costs in that codec where it costs `plain` as it is, in its own bytes.
 PiecewiseCost EncodedLine(const CostPiece& plain, const CodecCost& cost, const PieceSizes& sizes);
 
-// What each rail of the stage spends on a block of these parts; below 0 where it has none of it.
+// What each rail of the stage spends on a block of these ranges; below 0 where it has none of it.
 std::vector<double> RailSeconds(const Stage& stage, const Workload& work,
-                                std::span<const Part> parts, std::uint64_t bytes);
-// How long a block of these parts takes on the stage: StageSeconds, codecs included.
+                                std::span<const TensorRange> ranges, std::uint64_t bytes);
+// How long a block of these ranges takes on the stage: StageSeconds, codecs included.
 double BlockSeconds(const Stage& stage, const Workload& work, Collective kind,
-                    std::span<const Part> parts, std::uint64_t bytes);
+                    std::span<const TensorRange> ranges, std::uint64_t bytes);
 
 // The stage as it is for blocks of one codec; null: as they are.
 Stage InCodec(const Stage& stage, const CodedLines* coded);

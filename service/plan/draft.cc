@@ -84,7 +84,7 @@ class Clerk {
     if (stage == FirstStage(route_, moved.kind)) table_.begin_s[block] = begin_s;
     const bool passes = Passes(route_.stages[stage], moved.kind);
     const double end_s = passes ? begin_s + BlockSeconds(route_.stages[stage], work_, moved.kind,
-                                                         draft_.PartsOf(moved), moved.bytes)
+                                                         draft_.RangesOf(moved), moved.bytes)
                                 : begin_s;
     table_.end_s[block] = end_s;
     const bool ends = stage + 1 == route_.stages.size();
@@ -122,10 +122,10 @@ class Clerk {
 
 }  // namespace
 
-std::span<const Part> Draft::PartsOf(const DraftBlock& block) const {
-  HR_CHECK(block.parts_begin <= block.parts_end && block.parts_end <= parts.size(),
-           block.parts_begin, block.parts_end, parts.size());
-  return std::span(parts).subspan(block.parts_begin, block.parts_end - block.parts_begin);
+std::span<const TensorRange> Draft::RangesOf(const DraftBlock& block) const {
+  HR_CHECK(block.ranges_begin <= block.ranges_end && block.ranges_end <= ranges.size(),
+           block.ranges_begin, block.ranges_end, ranges.size());
+  return std::span(ranges).subspan(block.ranges_begin, block.ranges_end - block.ranges_begin);
 }
 
 bool Draft::HasHalves() const {
@@ -133,22 +133,22 @@ bool Draft::HasHalves() const {
 }
 
 void Draft::Open(Collective kind) {
-  HR_CHECK(parts.size() < UINT32_MAX, parts.size());
-  const auto at = static_cast<std::uint32_t>(parts.size());
+  HR_CHECK(ranges.size() < UINT32_MAX, ranges.size());
+  const auto at = static_cast<std::uint32_t>(ranges.size());
   blocks.push_back({at, at, UINT32_MAX, 0, kind});
 }
 
 void Draft::Append(std::uint32_t tensor, std::uint64_t offset_bytes, std::uint64_t bytes) {
   if (bytes == 0) return;
-  HR_CHECK(!blocks.empty() && blocks.back().parts_end == parts.size(), tensor, parts.size());
+  HR_CHECK(!blocks.empty() && blocks.back().ranges_end == ranges.size(), tensor, ranges.size());
   DraftBlock& block = blocks.back();
-  const bool grows = block.parts_end > block.parts_begin && parts.back().tensor == tensor &&
-                     parts.back().offset_bytes + parts.back().bytes == offset_bytes;
+  const bool grows = block.ranges_end > block.ranges_begin && ranges.back().tensor == tensor &&
+                     ranges.back().offset_bytes + ranges.back().bytes == offset_bytes;
   if (grows) {
-    parts.back().bytes += bytes;
+    ranges.back().bytes += bytes;
   } else {
-    parts.push_back({tensor, offset_bytes, bytes});
-    ++block.parts_end;
+    ranges.push_back({tensor, offset_bytes, bytes});
+    ++block.ranges_end;
   }
   block.lowest = std::min(block.lowest, tensor);
   block.bytes += bytes;

@@ -16,15 +16,15 @@
 #include <vector>
 
 #include "ipc/base/halves.h"
-#include "service/plan/part.h"
 #include "service/plan/route.h"
+#include "service/plan/tensor_range.h"
 #include "service/plan/workload.h"
 
 namespace headrace::plan {
 
 struct DraftBlock {
-  std::uint32_t parts_begin = 0;  // into Draft::parts
-  std::uint32_t parts_end = 0;
+  std::uint32_t ranges_begin = 0;  // into Draft::ranges
+  std::uint32_t ranges_end = 0;
   std::uint32_t lowest = 0;  // the lowest tensor inside: released last, needed first
   std::uint64_t bytes = 0;
   // All of an all-reduce; or one half, a reduce-scatter or an all-gather. Two blocks then carry the
@@ -33,12 +33,12 @@ struct DraftBlock {
 };
 
 struct Draft {
-  std::vector<Part> parts;
+  std::vector<TensorRange> ranges;
   std::vector<DraftBlock> blocks;
   bool barrier = false;
   std::uint32_t in_flight_max = 0;  // blocks begun and not ended; 0 = no limit
 
-  std::span<const Part> PartsOf(const DraftBlock& block) const;
+  std::span<const TensorRange> RangesOf(const DraftBlock& block) const;
   bool HasHalves() const;
   // Opens an empty block, adds bytes to the last block, drops the last block if it stayed empty.
   void Open(Collective kind = Collective::kAllReduce);

@@ -56,7 +56,7 @@ class Forecaster {
     for (const DraftBlock& block : draft.blocks) {
       if (!serial_) break;
       costs_s_.push_back(
-          BlockSeconds(route.stages[0], work, block.kind, draft.PartsOf(block), block.bytes));
+          BlockSeconds(route.stages[0], work, block.kind, draft.RangesOf(block), block.bytes));
     }
   }
 

@@ -12,42 +12,42 @@ namespace {
 
 Error Refuse(const std::string& what) { return {Code::kInvalidArgument, "plan: " + what}; }
 
-Status CheckBlock(const Block& block, std::size_t index, const Workload& work) {
+Status CheckBlock(const PlannedBlock& block, std::size_t index, const Workload& work) {
   const std::string name = "block " + std::to_string(index);
   std::uint64_t bytes = 0;
-  for (const Part& part : block.parts) {
-    if (part.tensor >= work.size()) return Refuse(name + " names an unknown tensor");
-    const std::uint64_t size = work.bytes[part.tensor];
-    if (part.bytes == 0 || part.offset_bytes > size || part.bytes > size - part.offset_bytes) {
-      return Refuse(name + " has a part outside tensor " + std::to_string(part.tensor));
+  for (const TensorRange& range : block.ranges) {
+    if (range.tensor >= work.size()) return Refuse(name + " names an unknown tensor");
+    const std::uint64_t size = work.bytes[range.tensor];
+    if (range.bytes == 0 || range.offset_bytes > size || range.bytes > size - range.offset_bytes) {
+      return Refuse(name + " has a part outside tensor " + std::to_string(range.tensor));
     }
-    if (part.bytes % work.element_bytes != 0 || part.offset_bytes % work.element_bytes != 0) {
-      return Refuse(name + " cuts an element of tensor " + std::to_string(part.tensor));
+    if (range.bytes % work.element_bytes != 0 || range.offset_bytes % work.element_bytes != 0) {
+      return Refuse(name + " cuts an element of tensor " + std::to_string(range.tensor));
     }
-    bytes += part.bytes;
+    bytes += range.bytes;
   }
   if (bytes == 0) return Refuse(name + " is empty");
-  if (bytes != block.bytes) return Refuse(name + " claims another size than its parts have");
+  if (bytes != block.bytes) return Refuse(name + " claims another size than its ranges have");
   return {};
 }
 
 // In the order of the layout, with neighbours in one piece.
-void SortAndJoin(std::vector<Part>& parts) {
-  std::sort(parts.begin(), parts.end(), [](const Part& left, const Part& right) {
+void SortAndJoin(std::vector<TensorRange>& ranges) {
+  std::sort(ranges.begin(), ranges.end(), [](const TensorRange& left, const TensorRange& right) {
     return left.tensor != right.tensor ? left.tensor < right.tensor
                                        : left.offset_bytes < right.offset_bytes;
   });
-  std::vector<Part> joined;
-  for (const Part& part : parts) {
-    const bool follows = !joined.empty() && joined.back().tensor == part.tensor &&
-                         joined.back().offset_bytes + joined.back().bytes == part.offset_bytes;
+  std::vector<TensorRange> joined;
+  for (const TensorRange& range : ranges) {
+    const bool follows = !joined.empty() && joined.back().tensor == range.tensor &&
+                         joined.back().offset_bytes + joined.back().bytes == range.offset_bytes;
     if (follows) {
-      joined.back().bytes += part.bytes;
+      joined.back().bytes += range.bytes;
     } else {
-      joined.push_back(part);
+      joined.push_back(range);
     }
   }
-  parts = std::move(joined);
+  ranges = std::move(joined);
 }
 
 }  // namespace
@@ -63,8 +63,8 @@ Plan Finish(Policy policy, const Draft& draft, const Timetable& table, double lo
   plan.lower_bound_s = lower_bound_s;
   plan.blocks.reserve(draft.blocks.size());
   for (std::size_t index = 0; index < draft.blocks.size(); ++index) {
-    const auto parts = draft.PartsOf(draft.blocks[index]);
-    plan.blocks.push_back({{parts.begin(), parts.end()},
+    const auto ranges = draft.RangesOf(draft.blocks[index]);
+    plan.blocks.push_back({{ranges.begin(), ranges.end()},
                            draft.blocks[index].bytes,
                            table.begin_s[index],
                            table.end_s[index],
@@ -77,9 +77,10 @@ Draft DraftOf(const Plan& plan) {
   Draft draft;
   draft.barrier = plan.barrier;
   draft.in_flight_max = plan.in_flight_max;
-  for (const Block& block : plan.blocks) {
+  for (const PlannedBlock& block : plan.blocks) {
     draft.Open(block.kind);
-    for (const Part& part : block.parts) draft.Append(part.tensor, part.offset_bytes, part.bytes);
+    for (const TensorRange& range : block.ranges)
+      draft.Append(range.tensor, range.offset_bytes, range.bytes);
   }
   return draft;
 }
@@ -117,27 +118,28 @@ std::vector<Codec> CodecsOf(const Plan& plan, std::size_t tensors_count) {
 }
 
 bool HasHalves(const Plan& plan) {
-  return std::ranges::any_of(plan.blocks, [](const Block& block) { return IsHalf(block.kind); });
+  return std::ranges::any_of(plan.blocks,
+                             [](const PlannedBlock& block) { return IsHalf(block.kind); });
 }
 
 Status CheckCoverage(const Plan& plan, const Workload& work) {
-  std::vector<Part> reduced;  // by all-reduces and all-gathers
-  std::vector<Part> scattered;
-  std::vector<Part> gathered;
+  std::vector<TensorRange> reduced;  // by all-reduces and all-gathers
+  std::vector<TensorRange> scattered;
+  std::vector<TensorRange> gathered;
   for (std::size_t index = 0; index < plan.blocks.size(); ++index) {
-    const Block& block = plan.blocks[index];
+    const PlannedBlock& block = plan.blocks[index];
     if (Status status = CheckBlock(block, index, work); !status) return status;
     if (block.kind == Collective::kReduceScatter) {
       if (!gathered.empty()) {
         return Refuse("block " + std::to_string(index) +
                       " is a reduce-scatter behind an all-gather");
       }
-      scattered.insert(scattered.end(), block.parts.begin(), block.parts.end());
+      scattered.insert(scattered.end(), block.ranges.begin(), block.ranges.end());
       continue;
     }
-    reduced.insert(reduced.end(), block.parts.begin(), block.parts.end());
+    reduced.insert(reduced.end(), block.ranges.begin(), block.ranges.end());
     if (block.kind == Collective::kAllGather) {
-      gathered.insert(gathered.end(), block.parts.begin(), block.parts.end());
+      gathered.insert(gathered.end(), block.ranges.begin(), block.ranges.end());
     }
   }
   SortAndJoin(reduced);

@@ -16,14 +16,14 @@
 
 namespace headrace::plan {
 
-struct Block {
-  std::vector<Part> parts;
+struct PlannedBlock {
+  std::vector<TensorRange> ranges;
   std::uint64_t bytes = 0;
   double begin_s = 0;                        // first stage
   double end_s = 0;                          // last stage
   Collective kind = Collective::kAllReduce;  // as in a draft
 
-  friend bool operator==(const Block&, const Block&) = default;
+  friend bool operator==(const PlannedBlock&, const PlannedBlock&) = default;
 };
 
 // What a plan was made for, so that people can hold it against what they see.
@@ -75,7 +75,7 @@ struct Plan {
   Choice choice{};
   std::vector<CodecRun> codecs{};  // as CodecRunsOf has them; other tensors cross as they are
   CodecVerdict verdict{};
-  std::vector<Block> blocks;
+  std::vector<PlannedBlock> blocks;
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };
@@ -88,7 +88,7 @@ std::vector<Codec> CodecsOf(const Plan& plan, std::size_t tensors_count);
 bool HasHalves(const Plan& plan);
 
 // Whether the blocks hold every byte of every tensor exactly once, cut between elements only, and
-// no block is empty or claims another size than its parts have. Of halves the all-gathers count,
+// no block is empty or claims another size than its ranges have. Of halves the all-gathers count,
 // and reduce-scatters that stand before all of them hold the same bytes.
 Status CheckCoverage(const Plan& plan, const Workload& work);
 

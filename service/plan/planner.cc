@@ -31,11 +31,11 @@ Assumptions AssumptionsOf(const Workload& work, const Route& route) {
   Assumptions made_for{.backward_s = work.backward_s(), .forward_s = work.forward_s()};
   double slowest_s = -1;
   for (const Stage& stage : route.stages) {
-    const double whole_s = BlockSeconds(stage, work, Collective::kAllReduce, whole.parts, bytes);
+    const double whole_s = BlockSeconds(stage, work, Collective::kAllReduce, whole.ranges, bytes);
     if (whole_s <= slowest_s) continue;
     slowest_s = whole_s;
     const double least_s =
-        BlockSeconds(stage, work, Collective::kAllReduce, least.parts, work.element_bytes);
+        BlockSeconds(stage, work, Collective::kAllReduce, least.ranges, work.element_bytes);
     const auto more = static_cast<double>(std::max<std::uint64_t>(bytes - work.element_bytes, 1));
     made_for.s_per_byte = std::max(0.0, whole_s - least_s) / more;
     made_for.startup_s =

@@ -27,10 +27,10 @@ Draft CallPolicy(Policy policy, const Workload& work, const Route& route,
   return {};
 }
 
-std::size_t CodecsCount(const Workload& work, std::span<const Part> parts) {
+std::size_t CodecsCount(const Workload& work, std::span<const TensorRange> ranges) {
   std::vector<Codec> found;
-  for (const Part& part : parts) {
-    const Codec& codec = work.codecs[part.tensor];
+  for (const TensorRange& range : ranges) {
+    const Codec& codec = work.codecs[range.tensor];
     if (std::ranges::find(found, codec) == found.end()) found.push_back(codec);
   }
   return found.size();
@@ -40,7 +40,7 @@ std::size_t CodecsCount(const Workload& work, std::span<const Part> parts) {
 double CodecsInABlock(const Workload& work, const Draft& draft) {
   double sum = 0;
   for (const DraftBlock& block : draft.blocks) {
-    sum += static_cast<double>(CodecsCount(work, draft.PartsOf(block)));
+    sum += static_cast<double>(CodecsCount(work, draft.RangesOf(block)));
   }
   return sum / static_cast<double>(draft.blocks.size());
 }

@@ -10,25 +10,25 @@
 namespace headrace::plan {
 namespace {
 
-std::vector<Part> InputFirst(std::span<const Part> parts) {
-  std::vector<Part> sorted(parts.begin(), parts.end());
-  std::sort(sorted.begin(), sorted.end(), [](const Part& left, const Part& right) {
+std::vector<TensorRange> InputFirst(std::span<const TensorRange> ranges) {
+  std::vector<TensorRange> sorted(ranges.begin(), ranges.end());
+  std::sort(sorted.begin(), sorted.end(), [](const TensorRange& left, const TensorRange& right) {
     return left.tensor != right.tensor ? left.tensor < right.tensor
                                        : left.offset_bytes < right.offset_bytes;
   });
   return sorted;
 }
 
-// Appends the bytes from `begin` to `end` of a row of parts as one block.
-void AppendRange(Draft& draft, std::span<const Part> parts, std::uint64_t begin,
+// Appends the bytes from `begin` to `end` of a row of ranges as one block.
+void AppendRange(Draft& draft, std::span<const TensorRange> ranges, std::uint64_t begin,
                  std::uint64_t end) {
   draft.Open();
   std::uint64_t at = 0;
-  for (const Part& part : parts) {
-    const std::uint64_t from = std::clamp(begin, at, at + part.bytes);
-    const std::uint64_t to = std::clamp(end, at, at + part.bytes);
-    draft.Append(part.tensor, part.offset_bytes + (from - at), to - from);
-    at += part.bytes;
+  for (const TensorRange& range : ranges) {
+    const std::uint64_t from = std::clamp(begin, at, at + range.bytes);
+    const std::uint64_t to = std::clamp(end, at, at + range.bytes);
+    draft.Append(range.tensor, range.offset_bytes + (from - at), to - from);
+    at += range.bytes;
   }
   draft.Close();
 }
@@ -100,20 +100,20 @@ Draft Rewritten(const Workload& work, const Draft& draft, std::size_t at, std::s
   copy.in_flight_max = draft.in_flight_max;
   const auto keep = [&](std::size_t begin, std::size_t end) {
     for (std::size_t index = begin; index < end; ++index) {
-      AppendRange(copy, draft.PartsOf(draft.blocks[index]), 0, draft.blocks[index].bytes);
+      AppendRange(copy, draft.RangesOf(draft.blocks[index]), 0, draft.blocks[index].bytes);
     }
   };
   keep(0, at);
   const DraftBlock& first = draft.blocks[at];
   const DraftBlock& last = draft.blocks[at + count - 1];
   const auto whole =
-      std::span(draft.parts).subspan(first.parts_begin, last.parts_end - first.parts_begin);
-  const std::vector<Part> parts = InputFirst(whole);
+      std::span(draft.ranges).subspan(first.ranges_begin, last.ranges_end - first.ranges_begin);
+  const std::vector<TensorRange> ranges = InputFirst(whole);
   std::uint64_t bytes = 0;
-  for (const Part& part : parts) bytes += part.bytes;
+  for (const TensorRange& range : ranges) bytes += range.bytes;
   const std::uint64_t border = halve ? bytes / 2 / work.element_bytes * work.element_bytes : bytes;
-  AppendRange(copy, parts, 0, border);
-  if (halve) AppendRange(copy, parts, border, bytes);
+  AppendRange(copy, ranges, 0, border);
+  if (halve) AppendRange(copy, ranges, border, bytes);
   keep(at + count, draft.blocks.size());
   return copy;
 }
@@ -121,12 +121,12 @@ Draft Rewritten(const Workload& work, const Draft& draft, std::size_t at, std::s
 Draft Pieces(const Workload& work, const Draft& draft, std::uint64_t count) {
   Draft copy;
   for (const DraftBlock& block : draft.blocks) {
-    const std::vector<Part> parts = InputFirst(draft.PartsOf(block));
+    const std::vector<TensorRange> ranges = InputFirst(draft.RangesOf(block));
     const std::uint64_t elements = block.bytes / work.element_bytes;
     for (std::uint64_t piece = 0; piece < count; ++piece) {
       const std::uint64_t begin = elements * piece / count * work.element_bytes;
       const std::uint64_t end = elements * (piece + 1) / count * work.element_bytes;
-      AppendRange(copy, parts, begin, end);
+      AppendRange(copy, ranges, begin, end);
     }
   }
   return copy;
@@ -135,13 +135,13 @@ Draft Pieces(const Workload& work, const Draft& draft, std::uint64_t count) {
 Draft Capped(const Workload& work, const Draft& draft, double bytes_max) {
   Draft copy;
   for (const DraftBlock& block : draft.blocks) {
-    const std::vector<Part> parts = InputFirst(draft.PartsOf(block));
+    const std::vector<TensorRange> ranges = InputFirst(draft.RangesOf(block));
     const std::uint64_t elements = block.bytes / work.element_bytes;
     const double wanted = std::ceil(static_cast<double>(block.bytes) / bytes_max);
     const auto count =
         static_cast<std::uint64_t>(std::clamp(wanted, 1.0, static_cast<double>(elements)));
     for (std::uint64_t piece = 0; piece < count; ++piece) {
-      AppendRange(copy, parts, elements * piece / count * work.element_bytes,
+      AppendRange(copy, ranges, elements * piece / count * work.element_bytes,
                   elements * (piece + 1) / count * work.element_bytes);
     }
   }
@@ -156,12 +156,12 @@ Draft Joined(const Draft& draft, double bytes_min) {
     while (at < draft.blocks.size() && (at == first || bytes < bytes_min)) {
       bytes += static_cast<double>(draft.blocks[at++].bytes);
     }
-    const std::uint32_t parts_begin = draft.blocks[first].parts_begin;
-    const auto whole =
-        std::span(draft.parts).subspan(parts_begin, draft.blocks[at - 1].parts_end - parts_begin);
+    const std::uint32_t ranges_begin = draft.blocks[first].ranges_begin;
+    const auto whole = std::span(draft.ranges)
+                           .subspan(ranges_begin, draft.blocks[at - 1].ranges_end - ranges_begin);
     joined.Open();
-    for (const Part& part : InputFirst(whole)) {
-      joined.Append(part.tensor, part.offset_bytes, part.bytes);
+    for (const TensorRange& range : InputFirst(whole)) {
+      joined.Append(range.tensor, range.offset_bytes, range.bytes);
     }
   }
   return joined;
@@ -182,11 +182,11 @@ Draft Graded(const Workload& work, const Draft& draft, const PipelineLines& line
     const double release_s = work.release_s[block.lowest];
     const bool waits = release_s > released_s;
     released_s = std::max(released_s, release_s);
-    const std::vector<Part> parts = InputFirst(draft.PartsOf(block));
+    const std::vector<TensorRange> ranges = InputFirst(draft.RangesOf(block));
     std::uint64_t begin = 0;
     for (const std::uint64_t elements : grading.Of(block.bytes / work.element_bytes, waits)) {
       const std::uint64_t end = begin + elements * work.element_bytes;
-      AppendRange(copy, parts, begin, end);
+      AppendRange(copy, ranges, begin, end);
       begin = end;
     }
   }

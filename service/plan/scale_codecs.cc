@@ -87,10 +87,10 @@ Draft Unscaled(const Draft& draft, const Workload& scaled, const Workload& work)
   };
   for (const DraftBlock& block : draft.blocks) {
     real.Open(block.kind);
-    for (const Part& part : draft.PartsOf(block)) {
-      const std::uint64_t begin = border(part.tensor, part.offset_bytes);
-      const std::uint64_t end = border(part.tensor, part.offset_bytes + part.bytes);
-      real.Append(part.tensor, begin, end - begin);
+    for (const TensorRange& range : draft.RangesOf(block)) {
+      const std::uint64_t begin = border(range.tensor, range.offset_bytes);
+      const std::uint64_t end = border(range.tensor, range.offset_bytes + range.bytes);
+      real.Append(range.tensor, begin, end - begin);
     }
     real.Close();
   }

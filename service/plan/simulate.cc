@@ -43,8 +43,8 @@ class World {
   void Run() {
     for (std::uint32_t block = 0; block < plan_.blocks.size(); ++block) {
       double ready_s = 0;
-      for (const Part& part : plan_.blocks[block].parts) {
-        ready_s = std::max(ready_s, work_.release_s[part.tensor]);
+      for (const TensorRange& range : plan_.blocks[block].ranges) {
+        ready_s = std::max(ready_s, work_.release_s[range.tensor]);
       }
       coming_.push({ready_s, block, Event::kReady});
     }
@@ -126,8 +126,8 @@ class World {
 
   void Start(const Waiting& chosen, double now) {
     const Stage& stage = route_.stages[chosen.stage];
-    const Block& block = plan_.blocks[chosen.block];
-    const std::vector<double> rails_s = RailSeconds(stage, work_, block.parts, block.bytes);
+    const PlannedBlock& block = plan_.blocks[chosen.block];
+    const std::vector<double> rails_s = RailSeconds(stage, work_, block.ranges, block.bytes);
     const bool passes = PassesStage(chosen.block, chosen.stage);
     const double share_of_time = IsHalf(block.kind) && !IsHalf(stage.kind) ? 0.5 : 1;
     double end_s = now;
@@ -172,8 +172,8 @@ void RunForward(const Profile& profile, const Plan& plan, const std::vector<doub
   double last_s = 0;
   for (std::size_t block = 0; block < plan.blocks.size(); ++block) {
     last_s = std::max(last_s, end_s[block]);
-    for (const Part& part : plan.blocks[block].parts) {
-      reduced_s[part.tensor] = std::max(reduced_s[part.tensor], end_s[block]);
+    for (const TensorRange& range : plan.blocks[block].ranges) {
+      reduced_s[range.tensor] = std::max(reduced_s[range.tensor], end_s[block]);
     }
   }
   double now = backward_s;

@@ -249,7 +249,7 @@ bool Blocks::MakeNext(Job& job, Operation& operation, TimeNs now) {
   ++operation.blocks_open;
   operation.next_index = block->index + 1;
   if (!StaysHere(job, operation, *block)) Place(job, *block);
-  Enter(job, operation, *block, Stage::kInNode, now);
+  Enter(job, operation, *block, BlockStage::kInNode, now);
   return true;
 }
 
@@ -282,7 +282,7 @@ void Blocks::Place(Job& job, Block& block) {
   job.crossing[static_cast<std::size_t>(block.traffic_class())].push_back(job.PlaceOf(block));
 }
 
-void Blocks::Enter(Job& job, Operation& operation, Block& block, Stage stage, TimeNs now) {
+void Blocks::Enter(Job& job, Operation& operation, Block& block, BlockStage stage, TimeNs now) {
   HR_CHECK(block.parts_open == 0 && operation.blocks_open > 0, block.sequence, block.parts_open);
   if (MovesInMessages(operation.spec.kind)) {
     block.stage = NextMessageStage(!StaysHere(job, operation, block), stage);
@@ -292,17 +292,17 @@ void Blocks::Enter(Job& job, Operation& operation, Block& block, Stage stage, Ti
     block.stage =
         NextStage(operation.spec, job.nodes(), job.local().size(), stage, job.IsRootHere(block));
   }
-  if (block.stage == Stage::kDone && stage <= Stage::kVerify && operation.verified) {
-    block.stage = Stage::kVerify;
+  if (block.stage == BlockStage::kDone && stage <= BlockStage::kVerify && operation.verified) {
+    block.stage = BlockStage::kVerify;
   }
-  if (block.stage == Stage::kDone) {
+  if (block.stage == BlockStage::kDone) {
     --operation.blocks_open;
     ++operation.blocks_ended;
     recorder_.BlockEnded(job, operation, block, nullptr, now);
     return Free(job, block);
   }
   block.parts_open = 0;
-  if (block.stage != Stage::kBetweenNodes) {
+  if (block.stage != BlockStage::kBetweenNodes) {
     if (block.from_gpus) return PushShares(job, operation, block, now);
     block.parts_count = 1;
     block.parts[0].range = block.range;
@@ -337,7 +337,7 @@ void Blocks::Cross(Job& job, schedule::TrafficClass traffic_class, TimeNs now) {
     if (block.crossing != Crossing::kWaits) return;
     block.crossing = Crossing::kNone;
     places.pop_front();
-    HR_CHECK(block.sequence != 0 && block.stage == Stage::kBetweenNodes, block.sequence);
+    HR_CHECK(block.sequence != 0 && block.stage == BlockStage::kBetweenNodes, block.sequence);
     PushShares(job, job.slot(block.sequence), block, now);
   }
 }
@@ -346,7 +346,7 @@ void Blocks::Cross(Job& job, schedule::TrafficClass traffic_class, TimeNs now) {
 // all of them on the one lane.
 void Blocks::PushShares(Job& job, Operation& operation, Block& block, TimeNs now) {
   std::array<Range, kRailsMax> shares;
-  const bool between_nodes = block.stage == Stage::kBetweenNodes;
+  const bool between_nodes = block.stage == BlockStage::kBetweenNodes;
   block.parts_count = SharesOf(job, operation, block, shares);
   HR_CHECK(lanes_.first_rail() + block.parts_count <= lanes_.count(), block.parts_count);
   for (std::uint32_t part = 0; part < block.parts_count; ++part) {
@@ -461,7 +461,7 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
   recorder_.StageEnded(job, block, part, completion.code, now);
   recorder_.Encoded(job, operation, block, completion.codec);
   Ended ended{operation, std::nullopt, std::nullopt};
-  if (block.stage == Stage::kVerify && completion.code == Code::kOk) {
+  if (block.stage == BlockStage::kVerify && completion.code == Code::kOk) {
     Compare(job, block, completion, ended);
   } else if (CameEarly(job, block) && completion.code == Code::kOk && !operation.failure) {
     ended.failure =
@@ -474,7 +474,7 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
     // The same bytes pass several stages; people want to know how many there are.
     const bool stays = StaysHere(job, operation, block);
     const bool scatters = operation.spec.half == Collective::kReduceScatter;
-    const bool counts = block.stage == Stage::kBetweenNodes || job.nodes() == nullptr || stays;
+    const bool counts = block.stage == BlockStage::kBetweenNodes || job.nodes() == nullptr || stays;
     if (counts && !scatters) {
       recorder_.Moved(job, part.queued.bytes);
     }
@@ -493,7 +493,7 @@ Blocks::Ended Blocks::StageEnded(Job& job, const transport::Completion& completi
                          operation.failure ? &*operation.failure : &*ended.failure, now);
     Free(job, block);
   } else {
-    Enter(job, operation, block, static_cast<Stage>(static_cast<int>(block.stage) + 1), now);
+    Enter(job, operation, block, static_cast<BlockStage>(static_cast<int>(block.stage) + 1), now);
   }
   Make(job, now);
   return ended;
@@ -513,7 +513,7 @@ void Blocks::Compare(const Job& job, const Block& block, const transport::Comple
 
 // Whether nobody was to send it yet. That it may go is counted before the notice of it leaves.
 bool Blocks::CameEarly(Job& job, const Block& block) {
-  return block.comes && block.stage == Stage::kBetweenNodes &&
+  return block.comes && block.stage == BlockStage::kBetweenNodes &&
          block.index >= job.pairs().at(block.sequence).blocks_released;
 }
 

@@ -91,7 +91,7 @@ class Blocks {
   // Fills in what the next block of the operation is.
   static void Cut(const Job& job, Operation& operation, Block& block);
   // Puts the block's next stage, from `stage` on, into the queue, or ends the block.
-  void Enter(Job& job, Operation& operation, Block& block, Stage stage, TimeNs now);
+  void Enter(Job& job, Operation& operation, Block& block, BlockStage stage, TimeNs now);
   void Cross(Job& job, schedule::TrafficClass traffic_class, TimeNs now);
   void HoldBack(Job& job, Operation& operation, const Block& block, TimeNs now);
   // Gives the block its place among those that go to other nodes.

@@ -87,50 +87,52 @@ std::optional<PartBlock> NextPartBlock(std::span<const ipc::PartRow> parts, DTyp
   return std::nullopt;
 }
 
-Stage NextStage(const OperationSpec& spec, const JobNodes* nodes, std::size_t local_ranks_count,
-                Stage stage, bool root_is_here) {
+BlockStage NextStage(const OperationSpec& spec, const JobNodes* nodes,
+                     std::size_t local_ranks_count, BlockStage stage, bool root_is_here) {
   const bool scatters = spec.half == Collective::kReduceScatter;
   const bool gathers = spec.half == Collective::kAllGather;
   if (nodes == nullptr) {
     // A half that gathers only gives the ranks what the other one has left with the first of them.
-    const Stage only = gathers ? Stage::kToRanks : Stage::kInNode;
-    return stage <= only ? only : Stage::kDone;
+    const BlockStage only = gathers ? BlockStage::kToRanks : BlockStage::kInNode;
+    return stage <= only ? only : BlockStage::kDone;
   }
   const bool several = local_ranks_count > 1;
   // A reduced part is for one rank only, and the stage between nodes has put it there.
   const bool shared = IsShared(spec.kind);
-  if (spec.OnGpu() && stage == Stage::kInNode) {
-    return Reduces(spec.kind) || root_is_here ? Stage::kInNode : Stage::kBetweenNodes;
+  if (spec.OnGpu() && stage == BlockStage::kInNode) {
+    return Reduces(spec.kind) || root_is_here ? BlockStage::kInNode : BlockStage::kBetweenNodes;
   }
-  if (spec.OnGpu() && stage == Stage::kToRanks) {
+  if (spec.OnGpu() && stage == BlockStage::kToRanks) {
     const bool has_it = !Reduces(spec.kind) && root_is_here;
     const bool wanted = shared ? several || !has_it : root_is_here;
-    return wanted ? Stage::kToRanks : Stage::kDone;
+    return wanted ? BlockStage::kToRanks : BlockStage::kDone;
   }
   switch (stage) {
-    case Stage::kInNode:
-      return several && Reduces(spec.kind) && !gathers ? Stage::kInNode : Stage::kBetweenNodes;
-    case Stage::kBetweenNodes:
-      return Stage::kBetweenNodes;
-    case Stage::kToRanks:
-      return several && shared && !scatters ? Stage::kToRanks : Stage::kDone;
-    case Stage::kVerify:
-    case Stage::kDone:
+    case BlockStage::kInNode:
+      return several && Reduces(spec.kind) && !gathers ? BlockStage::kInNode
+                                                       : BlockStage::kBetweenNodes;
+    case BlockStage::kBetweenNodes:
+      return BlockStage::kBetweenNodes;
+    case BlockStage::kToRanks:
+      return several && shared && !scatters ? BlockStage::kToRanks : BlockStage::kDone;
+    case BlockStage::kVerify:
+    case BlockStage::kDone:
       break;
   }
-  return Stage::kDone;
+  return BlockStage::kDone;
 }
 
-Stage NextMessageStage(bool crosses, Stage stage) {
-  const Stage only = crosses ? Stage::kBetweenNodes : Stage::kInNode;
-  return stage <= only ? only : Stage::kDone;
+BlockStage NextMessageStage(bool crosses, BlockStage stage) {
+  const BlockStage only = crosses ? BlockStage::kBetweenNodes : BlockStage::kInNode;
+  return stage <= only ? only : BlockStage::kDone;
 }
 
-Stage NextPairStage(Away away, bool on_gpu, Stage stage) {
-  if (away == Away::kNo) return stage == Stage::kInNode ? stage : Stage::kDone;
-  if (stage == Stage::kInNode && away == Away::kGoes && on_gpu) return stage;
-  if (stage <= Stage::kBetweenNodes) return Stage::kBetweenNodes;
-  return stage == Stage::kToRanks && away == Away::kComes && on_gpu ? stage : Stage::kDone;
+BlockStage NextPairStage(Away away, bool on_gpu, BlockStage stage) {
+  if (away == Away::kNo) return stage == BlockStage::kInNode ? stage : BlockStage::kDone;
+  if (stage == BlockStage::kInNode && away == Away::kGoes && on_gpu) return stage;
+  if (stage <= BlockStage::kBetweenNodes) return BlockStage::kBetweenNodes;
+  return stage == BlockStage::kToRanks && away == Away::kComes && on_gpu ? stage
+                                                                         : BlockStage::kDone;
 }
 
 std::uint32_t ShareOut(const Range& range, std::uint64_t element_size,

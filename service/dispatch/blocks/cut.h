@@ -41,15 +41,15 @@ std::uint64_t PartNumbersCount(std::span<const ipc::PartRow> parts, DType dtype,
 // whether it is verified is not for the route to say, and kVerify never the answer.
 // GPUs' memory reaches other nodes by way of scratch, so that it has stages which the host's memory
 // can do without; `root_is_here`: the rank whose part or data the block is, is of this node.
-Stage NextStage(const OperationSpec& spec, const JobNodes* nodes, std::size_t local_ranks_count,
-                Stage stage, bool root_is_here = false);
+BlockStage NextStage(const OperationSpec& spec, const JobNodes* nodes,
+                     std::size_t local_ranks_count, BlockStage stage, bool root_is_here = false);
 
 // The same of a message between two ranks, of which at least one is of this node.
-Stage NextMessageStage(bool crosses, Stage stage);
+BlockStage NextMessageStage(bool crosses, BlockStage stage);
 
 // The same of a send or receive. It crosses where its other side is away, and from or to GPUs'
 // memory through scratch.
-Stage NextPairStage(Away away, bool on_gpu, Stage stage);
+BlockStage NextPairStage(Away away, bool on_gpu, BlockStage stage);
 
 // The shares of `range` on each lane between nodes, which end together by the agreed cost lines;
 // shares may be empty. Returns how many lanes there are.

@@ -142,7 +142,7 @@ void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
           ? PartNumbersCount(PartsOf(job, operation.spec), operation.spec.dtype, block_bytes)
           : BlocksCount(operation.spec, job.world_size(), block_bytes);
   if (blocks > kBlocksPerOperationMax) {
-    return Fail(
+    return FailOperation(
         job, operation,
         {Code::kExhausted,
          fmt::format("{} is more than {} blocks of {} bytes: configure larger blocks",
@@ -192,7 +192,7 @@ void Flow::StageEnded(Job& job, const transport::Completion& completion, TimeNs 
     // A lane that fails a stage by itself has lost its links, and the job's others with them.
     FailJob(job, std::move(*ended.failure), Found::kHere, now);
   } else if (ended.failure) {
-    Fail(job, operation, std::move(*ended.failure), now);
+    FailOperation(job, operation, std::move(*ended.failure), now);
   }
   // A failure may have ended it already.
   if (operation.open() && operation.moved()) End(job, operation, now);
@@ -200,14 +200,14 @@ void Flow::StageEnded(Job& job, const transport::Completion& completion, TimeNs 
 
 void Flow::CompleteRecord(Job& job, std::uint32_t rank, std::uint64_t record,
                           const Failure* failure, std::uint8_t source) {
-  Member& member = job.member(rank);
-  HR_CHECK(member.session != nullptr, rank, record);
+  RankSlot& slot = job.rank_slot(rank);
+  HR_CHECK(slot.session != nullptr, rank, record);
   // Each record is completed once, whatever it was and however it ends.
-  HR_CHECK(member.ended < member.posted && job.use->posts > 0, rank, record, member.posted);
+  HR_CHECK(slot.ended < slot.posted && job.use->posts > 0, rank, record, slot.posted);
   const Code code = failure != nullptr ? failure->code : Code::kOk;
   const std::string_view text = failure != nullptr ? std::string_view(failure->text) : "";
-  if (member.session->completions().End(record, code, text, source)) ++board_.counters.wake_calls;
-  ++member.ended;
+  if (slot.session->completions().End(record, code, text, source)) ++board_.counters.wake_calls;
+  ++slot.ended;
   --job.use->posts;
 }
 
@@ -282,7 +282,7 @@ void Flow::CompleteOperation(Job& job, Operation& operation) {
     OperationSpec spec = operation.spec;
     spec.data = job.memory(sequence, rank);
     const UsedRanges ranges = RangesOf(job, spec, rank);
-    for (const OpenRange& range : ranges.all()) job.member(rank).open.Close(range);
+    for (const OpenRange& range : ranges.all()) job.rank_slot(rank).open.Close(range);
   }
   if (!operation.paired()) job.part_tables().Drop(sequence);
 }
@@ -316,17 +316,17 @@ void Flow::CompleteFailedGradients(Job& job) {
   }
 }
 
-void Flow::Fail(Job& job, Operation& operation, Failure failure, TimeNs now) {
+void Flow::FailOperation(Job& job, Operation& operation, Failure failure, TimeNs now) {
   if (operation.planned()) return FailGradients(job, failure, now);
   // A pair fails on two nodes alone; but of a send that no other node has heard of, nobody could
   // tell the receive that it was lost.
   const bool unheard = operation.paired() && operation.spec.kind == ipc::kSend && !job.formed();
   if (job.spans_nodes() && (!operation.paired() || unheard))
     return FailJob(job, std::move(failure), Found::kHere, now);
-  FailAlone(job, operation, std::move(failure), now);
+  FailOperationHere(job, operation, std::move(failure), now);
 }
 
-void Flow::FailAlone(Job& job, Operation& operation, Failure failure, TimeNs now) {
+void Flow::FailOperationHere(Job& job, Operation& operation, Failure failure, TimeNs now) {
   // An operation that is already failing keeps its first cause.
   if (operation.failure) return;
   if (!job.failure) events_.Report(job, failure.code, failure.text);
@@ -336,10 +336,10 @@ void Flow::FailAlone(Job& job, Operation& operation, Failure failure, TimeNs now
 void Flow::FailGradients(Job& job, const Failure& failure, TimeNs now) {
   if (job.spans_nodes()) return FailJob(job, failure, Found::kHere, now);
   if (!job.failure && !job.gradients_failure) events_.Report(job, failure.code, failure.text);
-  FailGradientsAlone(job, failure, now);
+  FailGradientsHere(job, failure, now);
 }
 
-void Flow::FailGradientsAlone(Job& job, const Failure& failure, TimeNs now) {
+void Flow::FailGradientsHere(Job& job, const Failure& failure, TimeNs now) {
   if (!job.gradients || job.gradients_failure) return;
   job.gradients_failure = failure;
   recorder_.HeadFailed(job, failure, now);
@@ -378,8 +378,8 @@ void Flow::FailJob(Job& job, Failure failure, Found found, TimeNs now) {
     job.failure = failure;
     job.SetFailed(now);
   }
-  FailOpen(job, Which::kAll, 0, *job.failure, now);
-  FailGradientsAlone(job, *job.failure, now);
+  FailOpenOperations(job, Which::kAll, 0, *job.failure, now);
+  FailGradientsHere(job, *job.failure, now);
 }
 
 void Flow::LinksFailed(Job& job, Failure failure, TimeNs now) {
@@ -389,10 +389,11 @@ void Flow::LinksFailed(Job& job, Failure failure, TimeNs now) {
   AddDeadline(now + kBetterCauseWait);
 }
 
-void Flow::FailOpen(Job& job, Which which, std::uint32_t rank, const Failure& failure, TimeNs now) {
+void Flow::FailOpenOperations(Job& job, Which which, std::uint32_t rank, const Failure& failure,
+                              TimeNs now) {
   job.ForEachOpen([&](Operation& operation) {
     if (which == Which::kNotPostedBy && !NeedsPostOf(job, operation, rank)) return;
-    FailAlone(job, operation, NamingOpen(failure, job.DescribeOperation(operation)), now);
+    FailOperationHere(job, operation, NamingOpen(failure, job.DescribeOperation(operation)), now);
   });
 }
 
@@ -417,7 +418,7 @@ void Flow::FailPairsOf(Job& job, std::uint32_t rank, const Failure& failure, Tim
   if (job.operations_open == 0) return;
   job.ForEachOpen([&](Operation& operation) {
     if (!operation.paired() || !NeedsPostOf(job, operation, rank)) return;
-    FailAlone(job, operation, NamingOpen(failure, job.DescribeOperation(operation)), now);
+    FailOperationHere(job, operation, NamingOpen(failure, job.DescribeOperation(operation)), now);
   });
 }
 
@@ -457,7 +458,7 @@ void Flow::LimitGradients(Job& job, std::uint64_t last_iteration, const Failure&
   if (!job.gradients || last_iteration >= job.last_iteration) return;
   job.last_iteration = last_iteration;
   job.left_cause = failure.text;
-  if (IsBeyond(job, last_iteration)) FailGradientsAlone(job, failure, now);
+  if (IsBeyond(job, last_iteration)) FailGradientsHere(job, failure, now);
 }
 
 bool Flow::IsBeyond(const Job& job, std::uint64_t last) {
@@ -492,7 +493,7 @@ void Flow::Expire(Jobs& jobs, TimeNs now) {
         Failure failure = DescribeTimeout(*job, operation, lanes_, now);
         // To find a chain takes a look at all that its user has open.
         if (chains_.TryAcquire(now)) failure.text += DescribeWaitChain(jobs, *job, operation);
-        Fail(*job, operation, std::move(failure), now);
+        FailOperation(*job, operation, std::move(failure), now);
       }
     });
     if (job->gradients && !job->gradients_failure) ExpireGradients(*job, now);

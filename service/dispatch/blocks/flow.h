@@ -96,14 +96,14 @@ class Flow {
 
   // What went wrong with the work item ends it, or, of a plan's block, all gradients; or, where
   // other nodes take part in it, the job.
-  void Fail(Job& job, Operation& operation, Failure failure, TimeNs now);
+  void FailOperation(Job& job, Operation& operation, Failure failure, TimeNs now);
   // Ends it and nothing else, on the ranks of this node.
-  void FailAlone(Job& job, Operation& operation, Failure failure, TimeNs now);
-  // As Fail, for all gradients of a job: they cannot go on.
+  void FailOperationHere(Job& job, Operation& operation, Failure failure, TimeNs now);
+  // As FailOperation, for all gradients of a job: they cannot go on.
   void FailGradients(Job& job, const Failure& failure, TimeNs now);
   // Every gradient that is open, and every later one, on this node. Their ranks get completions as
   // soon as no lane writes to them any more. The first cause stays.
-  void FailGradientsAlone(Job& job, const Failure& failure, TimeNs now);
+  void FailGradientsHere(Job& job, const Failure& failure, TimeNs now);
   // The job cannot go on: ends everything that is open and refuses what comes. The first cause
   // stays. A failure that was found here is sent to peers, which send it to the other nodes.
   enum class Found : std::uint8_t { kHere, kElsewhere };
@@ -114,7 +114,8 @@ class Flow {
   void FailPairsOf(Job& job, std::uint32_t rank, const Failure& failure, TimeNs now);
   // Ends the job's open operations for which `which` holds.
   enum class Which : std::uint8_t { kAll, kNotPostedBy };
-  void FailOpen(Job& job, Which which, std::uint32_t rank, const Failure& failure, TimeNs now);
+  void FailOpenOperations(Job& job, Which which, std::uint32_t rank, const Failure& failure,
+                          TimeNs now);
   // Takes the work item from its lanes and ends it, without an event: more of them may follow.
   void Withdraw(Job& job, Operation& operation, const Failure& failure, TimeNs now);
   // What is open and comes after the drain's limits ends alone.

@@ -16,7 +16,7 @@ constexpr std::size_t kScratchBlocks = 8;
 // Where element `begin` of the operation lies; of a plan's block, whose elements are in runs, where
 // the rank's gradients begin.
 std::byte* MemoryOf(Job& job, const Operation& operation, std::uint32_t rank, std::uint64_t begin) {
-  if (operation.planned()) return job.members()[rank].session->gradients()->base;
+  if (operation.planned()) return job.rank_slots()[rank].session->gradients()->base;
   std::byte* const start = job.memory(operation.spec.sequence, rank);
   return start == nullptr ? nullptr : start + begin * SizeOf(operation.spec.dtype);
 }
@@ -101,7 +101,7 @@ void FillPairScratch(Job& job, const Operation& operation, const Block& block,
 
 void FillPairStage(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
                    transport::Transfer& transfer) {
-  if (block.stage == Stage::kBetweenNodes) {
+  if (block.stage == BlockStage::kBetweenNodes) {
     FillPairBetweenNodes(job, operation, block, part, transfer);
   } else if (job.pairs().at(operation.spec.sequence).away == Away::kNo) {
     FillPair(job, operation, part, transfer);
@@ -123,7 +123,7 @@ std::byte* MemoryOfMessage(Job& job, const Operation& operation, const Block& bl
 void FillMessage(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
                  transport::Transfer& transfer) {
   transfer.root = 0;
-  if (block.stage == Stage::kInNode) {
+  if (block.stage == BlockStage::kInNode) {
     transfer.kind = Collective::kBroadcast;
     transfer.members_count = 2;
     for (std::uint32_t i = 0; i < 2; ++i) {
@@ -372,27 +372,27 @@ transport::Transfer MakeTransfer(Job& job, const Operation& operation, const Blo
   }
   const bool by_scratch = job.nodes() != nullptr && operation.spec.OnGpu();
   switch (block.stage) {
-    case Stage::kInNode:
+    case BlockStage::kInNode:
       if (by_scratch) {
         FillFromGpus(job, operation, block, part, transfer);
       } else {
         FillInNode(job, operation, block, part, transfer);
       }
       break;
-    case Stage::kBetweenNodes:
+    case BlockStage::kBetweenNodes:
       FillBetweenNodes(job, operation, block, part, transfer);
       break;
-    case Stage::kToRanks:
+    case BlockStage::kToRanks:
       if (by_scratch) {
         FillToGpus(job, operation, block, part, transfer);
       } else {
         FillToRanks(job, operation, block, part, transfer);
       }
       break;
-    case Stage::kVerify:
+    case BlockStage::kVerify:
       FillVerify(job, operation, part, transfer);
       break;
-    case Stage::kDone:
+    case BlockStage::kDone:
       HR_CHECK(false, block.sequence);
   }
   return transfer;

@@ -19,7 +19,7 @@ namespace {
 
 // The gradient of a record that was checked.
 std::uint32_t TensorOf(Job& job, std::uint32_t rank, const ipc::GradientRecord& record) {
-  return record.tensor - job.member(rank).session->gradients()->first.value;
+  return record.tensor - job.rank_slot(rank).session->gradients()->first.value;
 }
 
 std::size_t PlaceOf(const Job& job, std::uint32_t rank) {
@@ -51,10 +51,10 @@ Status CheckBetweenNodes(const OperationSpec& spec, const Job& job) {
 }  // namespace
 
 void Intake::Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now) {
-  HR_CHECK(rank < job.world_size() && job.member(rank).session != nullptr, rank);
-  HR_CHECK(record.commit == job.member(rank).posted + 1, rank, record.commit);
+  HR_CHECK(rank < job.world_size() && job.rank_slot(rank).session != nullptr, rank);
+  HR_CHECK(record.commit == job.rank_slot(rank).posted + 1, rank, record.commit);
   ++board_.counters.records_read;
-  job.member(rank).posted = record.commit;
+  job.rank_slot(rank).posted = record.commit;
   ++job.use->posts;
   job.Changed();
   // Whatever else flags say, it is an operation, so that the count of operations stays the same on
@@ -67,9 +67,9 @@ void Intake::Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeN
 }
 
 void Intake::PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now) {
-  Member& member = job.member(rank);
-  const std::uint64_t sequence = ++member.operations;
-  HR_CHECK(sequence <= member.posted, rank, sequence, member.posted);
+  RankSlot& slot = job.rank_slot(rank);
+  const std::uint64_t sequence = ++slot.operations;
+  HR_CHECK(sequence <= slot.posted, rank, sequence, slot.posted);
   Operation& operation = job.slot(sequence);
   const bool found = operation.state != Operation::State::kFree;
   if (found && operation.spec.sequence != sequence) {
@@ -82,17 +82,17 @@ void Intake::PostOperation(Job& job, std::uint32_t rank, const ipc::Record& reco
   operation.posts.ranks |= Bit(rank);
   if (operation.state == Operation::State::kTombstone) return flow_.End(job, operation, now);
   if (std::optional<Failure> over = OverQuota(job); over) {
-    return flow_.Fail(job, operation, std::move(*over), now);
+    return flow_.FailOperation(job, operation, std::move(*over), now);
   }
-  Result<OperationSpec> spec = CheckRecord(record, *member.session);
+  Result<OperationSpec> spec = CheckRecord(record, *slot.session);
   if (spec && spec->has_parts) {
     HR_CHECK(job.world_size() <= rows_.size(), job.world_size(), rows_.size());
     const auto rows = std::span(rows_).first(job.world_size());
-    if (Status read = CheckParts(record, *member.session, *spec, rows); !read) spec = read.error();
+    if (Status read = CheckParts(record, *slot.session, *spec, rows); !read) spec = read.error();
   }
   if (!spec) {
     ++board_.counters.records_refused;
-    return flow_.Fail(
+    return flow_.FailOperation(
         job, operation,
         {spec.error().code(),
          fmt::format("{} posted a record that cannot be carried out as operation {}: {}",
@@ -117,7 +117,7 @@ std::optional<Failure> Intake::KeepParts(Job& job, const Operation& operation, s
 
 bool Intake::Open(Job& job, Operation& operation, std::uint32_t rank, const ipc::Record& record,
                   TimeNs now) {
-  const std::uint64_t sequence = job.member(rank).operations;
+  const std::uint64_t sequence = job.rank_slot(rank).operations;
   HR_CHECK(operation.state == Operation::State::kFree, rank, sequence);
   if (job.failure) {
     flow_.CompleteRecord(job, rank, record.commit, &*job.failure);
@@ -142,18 +142,19 @@ bool Intake::Open(Job& job, Operation& operation, std::uint32_t rank, const ipc:
   ++job.operations_open;
   // Ranks that are past it already were refused then, as too far ahead.
   for (std::uint32_t other = 0; other < job.world_size(); ++other) {
-    if (other != rank && job.member(other).operations >= sequence)
+    if (other != rank && job.rank_slot(other).operations >= sequence)
       operation.completed |= Bit(other);
   }
   operation.posts.ranks = operation.completed;
   if (operation.completed == 0) return true;
   const auto refused = static_cast<std::uint32_t>(std::countr_zero(operation.completed));
   operation.posts.ranks |= Bit(rank);
-  flow_.Fail(job, operation,
-             {Code::kExhausted,
-              fmt::format("{} was {} operations ahead, so that its operation {} was refused",
-                          job.DescribeRank(refused), kOperationsMax, sequence)},
-             now);
+  flow_.FailOperation(
+      job, operation,
+      {Code::kExhausted,
+       fmt::format("{} was {} operations ahead, so that its operation {} was refused",
+                   job.DescribeRank(refused), kOperationsMax, sequence)},
+      now);
   return false;
 }
 
@@ -178,14 +179,14 @@ void Intake::Join(Job& job, Operation& operation, std::uint32_t rank, const Oper
     if (spec.follows != 0) ++job.operations_following;
   }
   if (!operation.spec.Matches(spec)) {
-    return flow_.Fail(job, operation,
-                      {Code::kMismatch, job.DescribeMismatch(operation, rank, spec)}, now);
+    return flow_.FailOperation(job, operation,
+                               {Code::kMismatch, job.DescribeMismatch(operation, rank, spec)}, now);
   }
   job.memory(spec.sequence, rank) = spec.data;
   job.device(spec.sequence, rank) = spec.device;
   if (spec.has_parts) {
     if (auto failure = KeepParts(job, operation, rank, spec); failure) {
-      return flow_.Fail(job, operation, std::move(*failure), now);
+      return flow_.FailOperation(job, operation, std::move(*failure), now);
     }
   }
   const bool awaits = (record.flags & ipc::kRecordAwaitsWord) != 0;
@@ -205,14 +206,15 @@ void Intake::Join(Job& job, Operation& operation, std::uint32_t rank, const Oper
     return flow_.Withdraw(job, operation, DrainedFailure(job), now);
   }
   if (numbered && spec.sequence > job.last_possible) {
-    return flow_.Fail(job, operation, {Code::kPeerLost, job.left_cause}, now);
+    return flow_.FailOperation(job, operation, {Code::kPeerLost, job.left_cause}, now);
   }
   if (Status status = CheckBetweenNodes(spec, job); !status) {
-    return flow_.Fail(job, operation,
-                      {status.error().code(),
-                       fmt::format("{} posted what cannot be carried out as operation {}: {}",
-                                   job.DescribeRank(rank), spec.sequence, status.error().text())},
-                      now);
+    return flow_.FailOperation(
+        job, operation,
+        {status.error().code(),
+         fmt::format("{} posted what cannot be carried out as operation {}: {}",
+                     job.DescribeRank(rank), spec.sequence, status.error().text())},
+        now);
   }
   if (job.gradients_failure && (record.flags & ipc::kRecordFollowsGradients) != 0) {
     return flow_.Withdraw(job, operation, *job.gradients_failure, now);
@@ -232,27 +234,27 @@ bool Intake::UseMemory(Job& job, Operation& operation, std::uint32_t rank,
     if (operation.paired()) {
       FailPost(job, job.pairs().at(spec.sequence), std::move(*overlap), now);
     } else {
-      flow_.Fail(job, operation, std::move(*overlap), now);
+      flow_.FailOperation(job, operation, std::move(*overlap), now);
     }
     return false;
   }
   const UsedRanges used = RangesOf(job, spec, rank);
   if (used.count == 0) return true;
   HR_CHECK((operation.in_use & Bit(rank)) == 0, operation.spec.sequence, rank);
-  for (const OpenRange& range : used.all()) job.member(rank).open.Open(range);
+  for (const OpenRange& range : used.all()) job.rank_slot(rank).open.Open(range);
   operation.in_use |= Bit(rank);
   return true;
 }
 
 void Intake::PostPair(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now) {
   if (job.failed) return flow_.CompleteRecord(job, rank, record.commit, &*job.failure);
-  Member& member = job.member(rank);
+  RankSlot& slot = job.rank_slot(rank);
   const auto refused = [&](const Error& error) {
     ++board_.counters.records_refused;
     return Failure{error.code(), fmt::format("{} posted a record that cannot be carried out: {}",
                                              job.DescribeRank(rank), error.text())};
   };
-  const Result<PairSides> sides = CheckSides(record, member.session->identity());
+  const Result<PairSides> sides = CheckSides(record, slot.session->identity());
   if (!sides) {
     // Nobody else can wait for it.
     const Failure failure = refused(sides.error());
@@ -269,7 +271,7 @@ void Intake::PostPair(Job& job, std::uint32_t rank, const ipc::Record& record, T
   if (std::optional<Failure> over = OverQuota(job); over) {
     return FailPost(job, *pair, std::move(*over), now);
   }
-  Result<OperationSpec> spec = CheckRecord(record, *member.session);
+  Result<OperationSpec> spec = CheckRecord(record, *slot.session);
   if (!spec) return FailPost(job, *pair, refused(spec.error()), now);
   spec->sequence = sequence;
   Join(job, operation, rank, *spec, record, now);
@@ -280,7 +282,7 @@ void Intake::FailPost(Job& job, Pair& pair, Failure failure, TimeNs now) {
   const OperationSpec& spec = pair.operation.spec;
   const bool goes = spec.kind == ipc::kSend && job.nodes() != nullptr && !job.IsHere(spec.target);
   if (goes && !pair.announced) SendAnnounced(job, pair, failure);
-  flow_.Fail(job, pair.operation, std::move(failure), now);
+  flow_.FailOperation(job, pair.operation, std::move(failure), now);
 }
 
 Pair* Intake::FindOrOpenPair(Job& job, std::uint32_t rank, const ipc::Record& record,
@@ -340,7 +342,7 @@ std::optional<Failure> Intake::WhyNoPair(const Job& job, std::uint32_t rank,
   }
   if (refusing_) return Failure{Code::kUnavailable, "the service is shutting down"};
   const DrainState& drain = job.steering.drain;
-  if (drain.agreed && job.members()[rank].operations >= drain.operations &&
+  if (drain.agreed && job.rank_slots()[rank].operations >= drain.operations &&
       job.IterationsOf(rank) >= drain.iterations) {
     return DrainedFailure(job);
   }
@@ -363,7 +365,7 @@ void Intake::PostGradient(Job& job, std::uint32_t rank, const ipc::GradientRecor
 std::optional<Failure> Intake::CheckAndPost(Job& job, std::uint32_t rank,
                                             const ipc::GradientRecord& record, TimeNs now) {
   if (job.gradients_failure) return job.gradients_failure;
-  const Session& session = *job.member(rank).session;
+  const Session& session = *job.rank_slot(rank).session;
   const Result<std::uint32_t> tensor = CheckGradient(record, session);
   if (!tensor) {
     ++board_.counters.records_refused;
@@ -437,8 +439,8 @@ std::optional<Failure> Intake::OverQuota(const Job& job) {
 
 void Intake::Await(Job& job, std::uint32_t rank, const ipc::Record& record,
                    std::uint64_t sequence) {
-  HR_CHECK(record.commit == job.member(rank).posted, rank, record.commit);
-  std::vector<AwaitedPost>& awaited = job.member(rank).awaited;
+  HR_CHECK(record.commit == job.rank_slot(rank).posted, rank, record.commit);
+  std::vector<AwaitedPost>& awaited = job.rank_slot(rank).awaited;
   // Once: later ones find the memory. Only who posts more sends and receives than an honest client
   // has room for needs more: there are as many as there may be pairs.
   if (awaited.capacity() < kAwaitedUsual) awaited.reserve(kAwaitedUsual);
@@ -457,7 +459,7 @@ void Intake::Await(Job& job, std::uint32_t rank, const ipc::Record& record,
 
 bool Intake::IsAwaited(Job& job, std::uint32_t rank, const AwaitedPost& post) {
   if (post.sequence == 0) {
-    const Session::Gradients& gradients = *job.member(rank).session->gradients();
+    const Session::Gradients& gradients = *job.rank_slot(rank).session->gradients();
     return job.gradients->IsAwaited(rank, post.record.tensor - gradients.first.value,
                                     post.record.commit);
   }
@@ -481,21 +483,21 @@ bool Intake::CheckReadyWords(Jobs& jobs, TimeNs now) {
 
 // In the order of the records. What a rank's end or a failure has settled is forgotten here.
 bool Intake::CheckReadyWordsOf(Job& job, std::uint32_t rank, TimeNs now) {
-  Member& member = job.member(rank);
+  RankSlot& slot = job.rank_slot(rank);
   std::size_t kept = 0;
   bool any = false;
-  for (std::size_t i = 0; i < member.awaited.size(); ++i) {
-    const AwaitedPost post = member.awaited[i];
-    if (member.session == nullptr || !IsAwaited(job, rank, post)) continue;
-    if (!member.session->IsReady(post.record.commit)) {
-      member.awaited[kept++] = post;
+  for (std::size_t i = 0; i < slot.awaited.size(); ++i) {
+    const AwaitedPost post = slot.awaited[i];
+    if (slot.session == nullptr || !IsAwaited(job, rank, post)) continue;
+    if (!slot.session->IsReady(post.record.commit)) {
+      slot.awaited[kept++] = post;
       continue;
     }
     MarkReady(job, rank, post, now);
     any = true;
   }
-  const std::size_t settled = member.awaited.size() - kept;
-  member.awaited.resize(kept);
+  const std::size_t settled = slot.awaited.size() - kept;
+  slot.awaited.resize(kept);
   HR_CHECK(job.awaited >= settled && awaited_ >= job.awaited, job.awaited, awaited_, settled);
   job.awaited -= settled;
   awaited_ -= settled;

@@ -115,7 +115,7 @@ void RemotePairs::OnAnnounced(Job& job, std::uint32_t node, SendNotice& notice, 
   Operation& operation = pair->operation;
   if (notice.code != Code::kOk) {
     pair->withdrawn = pair->other_knows = true;
-    return flow_.Fail(job, operation, {notice.code, notice.cause}, now);
+    return flow_.FailOperation(job, operation, {notice.code, notice.cause}, now);
   }
   if (!notice.data.empty()) {
     job.pairs().HoldData(*pair, notice.data.size());
@@ -132,7 +132,7 @@ void RemotePairs::OnAnnounced(Job& job, std::uint32_t node, SendNotice& notice, 
     operation.spec.kind = ipc::kReceive;
     const std::string text = job.DescribeMismatch(operation, notice.source, spec);
     operation.spec.kind = ipc::kSend;
-    return flow_.Fail(job, operation, {Code::kMismatch, text}, now);
+    return flow_.FailOperation(job, operation, {Code::kMismatch, text}, now);
   }
   flow_.Begin(job, operation, now);
 }
@@ -226,14 +226,14 @@ void RemotePairs::OnWithdrawn(Job& job, std::uint32_t node, const SendNotice& no
   Pair* const pair = job.pairs().FindNamed(node, notice.send);
   if (pair == nullptr || !pair->operation.open() || pair->operation.failure) return;
   pair->withdrawn = pair->other_knows = true;
-  flow_.FailAlone(job, pair->operation, {notice.code, notice.cause}, now);
+  flow_.FailOperationHere(job, pair->operation, {notice.code, notice.cause}, now);
 }
 
 void RemotePairs::OnRefused(Job& job, std::uint32_t node, const SendNotice& notice, TimeNs now) {
   Pair* const pair = FindSend(job, node, notice);
   if (pair == nullptr) return;
   pair->other_knows = true;
-  flow_.FailAlone(job, pair->operation, {notice.code, notice.cause}, now);
+  flow_.FailOperationHere(job, pair->operation, {notice.code, notice.cause}, now);
 }
 
 void RemotePairs::OnReceived(Job& job, std::uint32_t node, const SendNotice& notice, TimeNs now) {

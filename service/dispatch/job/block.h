@@ -48,7 +48,7 @@ constexpr std::uint64_t PairNumber(std::uint64_t sequence) {
 }
 
 // What happens to a block, in this order; a route leaves out what it does not need.
-enum class Stage : std::uint8_t {
+enum class BlockStage : std::uint8_t {
   kInNode = 0,        // the node's ranks are summed; the whole collective when all ranks are here
   kBetweenNodes = 1,  // one message stream per node, however many ranks it has
   kToRanks = 2,       // the result goes to the node's other ranks
@@ -86,7 +86,7 @@ struct Block {
   bool copies = false;               // as Operation's
   std::uint32_t parts_to_stand = 0;  // of those: parts that their lanes are to accept,
   std::uint32_t parts_standing = 0;  // and have accepted
-  Stage stage = Stage::kInNode;
+  BlockStage stage = BlockStage::kInNode;
   Crossing crossing = Crossing::kNone;
   std::uint32_t parts_open = 0;  // of this stage
   std::uint32_t parts_count = 0;

@@ -34,7 +34,7 @@ struct Operation {
   OperationSpec spec;  // the first post
   std::uint32_t first_rank = 0;
   Posts posts;
-  RankMask in_use = 0;             // ranks in whose Member::open its memory is
+  RankMask in_use = 0;             // ranks in whose RankSlot::open its memory is
   RankMask completed = 0;          // ranks whose completion word has been written
   TimeNs since_ns = 0;             // when it came into its state
   std::uint64_t block_bytes = 0;   // of the blocks it is cut into; 0: it is one
@@ -44,7 +44,7 @@ struct Operation {
   std::uint64_t blocks_open = 0;   // in the queue or on a lane
   std::uint64_t parts_moving = 0;  // of them, on lanes
   std::uint32_t next_index = 0;    // of what moves in messages: of no block before it was made
-  Stage stage = Stage::kInNode;    // of the block that moved on last, as is the lane
+  BlockStage stage = BlockStage::kInNode;  // of the block that moved on last, as is the lane
   std::uint8_t lane = 0;
   ipc::WaitReason reason = ipc::WaitReason::kNone;
   std::uint64_t reason_argument = 0;

@@ -27,28 +27,28 @@ WireType TypeOf(const plan::Plan& plan, const Layout& layout, std::uint32_t tens
 }
 
 // The types of a block's gradients, in the order in which they come first.
-std::vector<WireType> TypesOf(const plan::Plan& plan, const plan::Block& block,
+std::vector<WireType> TypesOf(const plan::Plan& plan, const plan::PlannedBlock& block,
                               const Layout& layout) {
   std::vector<WireType> types;
-  for (const plan::Part& part : block.parts) {
-    const WireType type = TypeOf(plan, layout, part.tensor);
+  for (const plan::TensorRange& range : block.ranges) {
+    const WireType type = TypeOf(plan, layout, range.tensor);
     if (std::ranges::find(types, type) == types.end()) types.push_back(type);
   }
   return types;
 }
 
-std::vector<Piece> PiecesOf(const plan::Plan& plan, const plan::Block& block, const Layout& layout,
-                            const WireType& type) {
+std::vector<Piece> PiecesOf(const plan::Plan& plan, const plan::PlannedBlock& block,
+                            const Layout& layout, const WireType& type) {
   std::vector<Piece> pieces;
-  pieces.reserve(block.parts.size());
-  for (const plan::Part& part : block.parts) {
-    const LayoutTensor& tensor = layout.tensors[part.tensor];
-    if (TypeOf(plan, layout, part.tensor) != type) continue;
-    HR_CHECK(part.offset_bytes < tensor.Bytes(), part.tensor, part.offset_bytes);
-    const std::uint64_t bytes = std::min(part.bytes, tensor.Bytes() - part.offset_bytes);
+  pieces.reserve(block.ranges.size());
+  for (const plan::TensorRange& range : block.ranges) {
+    const LayoutTensor& tensor = layout.tensors[range.tensor];
+    if (TypeOf(plan, layout, range.tensor) != type) continue;
+    HR_CHECK(range.offset_bytes < tensor.Bytes(), range.tensor, range.offset_bytes);
+    const std::uint64_t bytes = std::min(range.bytes, tensor.Bytes() - range.offset_bytes);
     pieces.push_back(
-        {.run = {.offset = tensor.offset + part.offset_bytes, .count = bytes / SizeOf(type.dtype)},
-         .tensor = part.tensor});
+        {.run = {.offset = tensor.offset + range.offset_bytes, .count = bytes / SizeOf(type.dtype)},
+         .tensor = range.tensor});
   }
   std::ranges::sort(pieces, {}, [](const Piece& piece) { return piece.run.offset; });
   return pieces;
@@ -97,7 +97,7 @@ WirePlan MakeWirePlan(std::shared_ptr<const plan::Plan> plan, std::uint64_t hash
                       const Layout& layout, std::size_t runs_max) {
   WirePlan wire{.plan = std::move(plan), .hash = hash, .blocks = {}, .blocks_of = {}};
   for (std::uint32_t index = 0; index < wire.plan->blocks.size(); ++index) {
-    const plan::Block& block = wire.plan->blocks[index];
+    const plan::PlannedBlock& block = wire.plan->blocks[index];
     for (const WireType& type : TypesOf(*wire.plan, block, layout)) {
       const WireBlock empty{.plan_block = index,
                             .kind = block.kind,

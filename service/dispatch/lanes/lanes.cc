@@ -85,7 +85,7 @@ void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, co
   --lane.row.in_flight_stages;
   ++lane.row.stages_ended;
   // What is only looked at says nothing of what moving costs.
-  if (completion.code == Code::kOk && block.stage != Stage::kVerify) {
+  if (completion.code == Code::kOk && block.stage != BlockStage::kVerify) {
     lane.row.bytes_moved += part.queued.bytes;
     lane.row.last_bytes = part.queued.bytes;
     lane.row.last_ns = completion.end_ns - completion.begin_ns;
@@ -215,7 +215,8 @@ std::uint8_t Lanes::WaitedFor(const Job& job, const Operation& operation) const 
 void Lanes::Ask(const Job& job, const Operation& operation) {
   std::array<const BlockPart*, ipc::kLaneRowsMax> firsts{};
   for (const Block& block : job.blocks()) {
-    if (block.sequence != operation.spec.sequence || block.stage != Stage::kBetweenNodes) continue;
+    if (block.sequence != operation.spec.sequence || block.stage != BlockStage::kBetweenNodes)
+      continue;
     for (std::uint32_t index = 0; index < block.parts_count; ++index) {
       const BlockPart& part = block.parts[index];
       if (part.state != BlockPart::State::kMoving) continue;

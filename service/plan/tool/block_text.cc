@@ -11,14 +11,14 @@ std::uint64_t BytesOf(const plan::Profile& profile, std::uint32_t tensor) {
   return profile.tensors[tensor].elements * SizeOf(profile.dtype);
 }
 
-std::string PartText(const plan::Part& part, const plan::Profile& profile) {
-  const std::string& name = profile.tensors[part.tensor].name;
-  const std::uint64_t whole = BytesOf(profile, part.tensor);
-  if (part.bytes == whole) return name;
+std::string RangeText(const plan::TensorRange& range, const plan::Profile& profile) {
+  const std::string& name = profile.tensors[range.tensor].name;
+  const std::uint64_t whole = BytesOf(profile, range.tensor);
+  if (range.bytes == whole) return name;
   std::string_view which = "middle";
-  if (part.offset_bytes == 0) which = "first";
-  if (part.offset_bytes + part.bytes == whole) which = "last";
-  return fmt::format("{} ({} {} of {})", name, which, Size(part.bytes), Size(whole));
+  if (range.offset_bytes == 0) which = "first";
+  if (range.offset_bytes + range.bytes == whole) which = "last";
+  return fmt::format("{} ({} {} of {})", name, which, Size(range.bytes), Size(whole));
 }
 
 }  // namespace
@@ -31,26 +31,27 @@ std::string Size(std::uint64_t bytes) {
   return fmt::format("{:.2f} GB", value / 1e9);
 }
 
-std::string Contents(const plan::Block& block, const plan::Profile& profile) {
-  std::vector<plan::Part> parts = block.parts;
-  std::sort(parts.begin(), parts.end(), [](const plan::Part& left, const plan::Part& right) {
-    return left.tensor != right.tensor ? left.tensor < right.tensor
-                                       : left.offset_bytes < right.offset_bytes;
-  });
+std::string Contents(const plan::PlannedBlock& block, const plan::Profile& profile) {
+  std::vector<plan::TensorRange> ranges = block.ranges;
+  std::sort(ranges.begin(), ranges.end(),
+            [](const plan::TensorRange& left, const plan::TensorRange& right) {
+              return left.tensor != right.tensor ? left.tensor < right.tensor
+                                                 : left.offset_bytes < right.offset_bytes;
+            });
   const auto whole = [&](std::size_t index) {
-    return parts[index].bytes == BytesOf(profile, parts[index].tensor);
+    return ranges[index].bytes == BytesOf(profile, ranges[index].tensor);
   };
   std::string text;
-  for (std::size_t first = 0; first < parts.size();) {
+  for (std::size_t first = 0; first < ranges.size();) {
     std::size_t last = first;
-    while (whole(first) && last + 1 < parts.size() && whole(last + 1) &&
-           parts[last + 1].tensor == parts[last].tensor + 1) {
+    while (whole(first) && last + 1 < ranges.size() && whole(last + 1) &&
+           ranges[last + 1].tensor == ranges[last].tensor + 1) {
       ++last;
     }
     if (!text.empty()) text += ", ";
-    text += PartText(parts[first], profile);
+    text += RangeText(ranges[first], profile);
     if (last > first) {
-      text += (last > first + 1 ? " .. " : ", ") + PartText(parts[last], profile);
+      text += (last > first + 1 ? " .. " : ", ") + RangeText(ranges[last], profile);
     }
     if (last > first + 1) text += fmt::format(" ({} tensors)", last - first + 1);
     first = last + 1;

@@ -12,6 +12,6 @@ namespace headrace::plan::tool {
 std::string Size(std::uint64_t bytes);
 
 // The contents of a block. Neighbouring whole tensors are given as "first .. last".
-std::string Contents(const plan::Block& block, const plan::Profile& profile);
+std::string Contents(const plan::PlannedBlock& block, const plan::Profile& profile);
 
 }  // namespace headrace::plan::tool

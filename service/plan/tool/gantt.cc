@@ -48,9 +48,9 @@ GanttRow ForwardRow(const plan::Profile& profile, const plan::Simulation& simula
   return row;
 }
 
-std::uint32_t LowestTensor(const plan::Block& block) {
+std::uint32_t LowestTensor(const plan::PlannedBlock& block) {
   std::uint32_t lowest = UINT32_MAX;
-  for (const plan::Part& part : block.parts) lowest = std::min(lowest, part.tensor);
+  for (const plan::TensorRange& range : block.ranges) lowest = std::min(lowest, range.tensor);
   return lowest;
 }
 
@@ -111,7 +111,7 @@ Gantt MakeGantt(const std::string& title, const plan::Profile& profile, const pl
     GanttRow row{route.lanes[lane], GanttRow::Kind::kLane, {}};
     for (const plan::Span& span : simulation.spans) {
       if (span.lane != lane) continue;
-      const plan::Block& block = made.blocks[span.block];
+      const plan::PlannedBlock& block = made.blocks[span.block];
       row.bars.push_back({span.begin_s, span.end_s, std::to_string(span.block),
                           fmt::format("block {}, {}, {} bytes, {:.3f} to {:.3f} ms", span.block,
                                       route.stages[span.stage].name, block.bytes,

@@ -29,7 +29,7 @@ struct ShowOptions {
 
 void PrintBlocks(const plan::Plan& made, const plan::Profile& profile, double backward_s) {
   for (std::size_t index = 0; index < made.blocks.size(); ++index) {
-    const plan::Block& block = made.blocks[index];
+    const plan::PlannedBlock& block = made.blocks[index];
     fmt::print("block {:<3} phase {}  {:>9.3f} to {:>9.3f} ms  {:>10}  {}\n", index,
                block.begin_s < backward_s ? 1 : 2, block.begin_s * 1e3, block.end_s * 1e3,
                Size(block.bytes), Contents(block, profile));

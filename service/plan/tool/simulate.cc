@@ -73,13 +73,13 @@ void PrintTable(const Comparison& comparison) {
 
 Json BlocksJson(const plan::Plan& made) {
   Json blocks = Json::array();
-  for (const plan::Block& block : made.blocks) {
-    Json parts = Json::array();
-    for (const plan::Part& part : block.parts) {
-      parts.push_back(
-          {{"tensor", part.tensor}, {"offset_bytes", part.offset_bytes}, {"bytes", part.bytes}});
+  for (const plan::PlannedBlock& block : made.blocks) {
+    Json ranges = Json::array();
+    for (const plan::TensorRange& range : block.ranges) {
+      ranges.push_back(
+          {{"tensor", range.tensor}, {"offset_bytes", range.offset_bytes}, {"bytes", range.bytes}});
     }
-    blocks.push_back({{"begin_s", block.begin_s}, {"end_s", block.end_s}, {"parts", parts}});
+    blocks.push_back({{"begin_s", block.begin_s}, {"end_s", block.end_s}, {"parts", ranges}});
   }
   return blocks;
 }

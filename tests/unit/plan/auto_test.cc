@@ -261,8 +261,8 @@ TEST(AutoPolicy, LeavesExactWhatItIs) {
   const Profile profile = NetworkProfile(40, 1);
   const Route route = AllReduceRoute(Affine(1e-3, 1e-9));
   const Recording recording = Vary(profile, {.fraction = 0.3}, 1);
-  EXPECT_EQ(DraftOf(*MakePlan(Policy::kExact, profile, route, 1, {}, recording)).parts,
-            DraftOf(*MakePlan(Policy::kExact, profile, route)).parts);
+  EXPECT_EQ(DraftOf(*MakePlan(Policy::kExact, profile, route, 1, {}, recording)).ranges,
+            DraftOf(*MakePlan(Policy::kExact, profile, route)).ranges);
 }
 
 TEST(FasterPlan, MendsThePredictionAndKeepsTheBlocks) {
@@ -280,7 +280,7 @@ TEST(FasterPlan, MendsThePredictionAndKeepsTheBlocks) {
   const std::optional<Plan> mended = again(0.02);
   ASSERT_TRUE(mended.has_value());
   EXPECT_EQ(mended->version, 3U);
-  EXPECT_EQ(DraftOf(*mended).parts, DraftOf(first).parts);
+  EXPECT_EQ(DraftOf(*mended).ranges, DraftOf(first).ranges);
   EXPECT_EQ(mended->choice.chosen.variant, Variant::kKept);
   EXPECT_GT(mended->predicted_s, first.predicted_s);
   EXPECT_FALSE(again(0.95).has_value());

@@ -102,7 +102,7 @@ class Events {
       if (Passes(stage, drafted.kind)) {
         Use(moving.stage, true);
         moving.end_s +=
-            BlockSeconds(stage, work_, drafted.kind, draft_.PartsOf(drafted), drafted.bytes);
+            BlockSeconds(stage, work_, drafted.kind, draft_.RangesOf(drafted), drafted.bytes);
       }
       return true;
     }

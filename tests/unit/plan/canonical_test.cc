@@ -61,7 +61,7 @@ TEST(PlanHash, DiffersWithEveryField) {
   EXPECT_TRUE(differs([](Plan& p) { std::swap(p.blocks[0], p.blocks[1]); }));
   EXPECT_TRUE(differs([](Plan& p) { p.blocks[0].begin_s += 1e-9; }));
   EXPECT_TRUE(differs([](Plan& p) { p.blocks[0].end_s += 1e-9; }));
-  EXPECT_TRUE(differs([](Plan& p) { p.blocks[0].parts[0].offset_bytes = 1; }));
+  EXPECT_TRUE(differs([](Plan& p) { p.blocks[0].ranges[0].offset_bytes = 1; }));
 }
 
 TEST(CanonicalPlan, ReadsBackAsItWas) {
@@ -119,7 +119,7 @@ TEST(CanonicalPlan, RefusesAMissingLine) {
     const std::size_t end = kText.find('\n', begin) + 1;
     std::string text(kText);
     text.erase(begin, end - begin);
-    // A block keeps its meaning without one of its parts; what is missing shows in the coverage.
+    // A block keeps its meaning without one of its ranges; what is missing shows in the coverage.
     if (!kText.substr(begin).starts_with("part")) {
       EXPECT_FALSE(ParseCanonical(text).ok()) << text;
     }

@@ -71,11 +71,11 @@ TEST(BlockSeconds, ABlockOfSeveralCodecsIsATransferForEach) {
   draft.Open();
   for (std::uint32_t l = 0; l < 3; ++l) draft.Append(l, 0, work.bytes[l]);
   // What is too small is not encoded.
-  EXPECT_DOUBLE_EQ(BlockSeconds(stage, work, Collective::kAllReduce, draft.parts, 808'000),
+  EXPECT_DOUBLE_EQ(BlockSeconds(stage, work, Collective::kAllReduce, draft.ranges, 808'000),
                    stage.coded[0].lines[0].Seconds(400'000) + StageCost(stage).Seconds(400'000) +
                        StageCost(stage).Seconds(8000));
   work.codecs.clear();
-  EXPECT_DOUBLE_EQ(BlockSeconds(stage, work, Collective::kAllReduce, draft.parts, 808'000),
+  EXPECT_DOUBLE_EQ(BlockSeconds(stage, work, Collective::kAllReduce, draft.ranges, 808'000),
                    StageCost(stage).Seconds(808'000));
 }
 

@@ -88,9 +88,9 @@ TEST(ExactPlan, SplitsATensorAtTheEndOfTheBackwardPass) {
   // 15; in two groups: tensor 0 until 11, +2 = 13, tensor 1 until 14, +1 = 15. One group is enough.
   ASSERT_EQ(draft.blocks.size(), 2u);
   EXPECT_EQ(draft.blocks[0].bytes, 3u);
-  EXPECT_EQ(draft.PartsOf(draft.blocks[0])[0], (Part{1, 0, 3}));
-  EXPECT_EQ(draft.PartsOf(draft.blocks[1])[0], (Part{0, 0, 2}));
-  EXPECT_EQ(draft.PartsOf(draft.blocks[1])[1], (Part{1, 3, 2}));
+  EXPECT_EQ(draft.RangesOf(draft.blocks[0])[0], (TensorRange{1, 0, 3}));
+  EXPECT_EQ(draft.RangesOf(draft.blocks[1])[0], (TensorRange{0, 0, 2}));
+  EXPECT_EQ(draft.RangesOf(draft.blocks[1])[1], (TensorRange{1, 3, 2}));
   EXPECT_DOUBLE_EQ(MakeTimetable(work, AllReduceRoute(Affine(1, 1)), draft).iteration_s, 15);
 }
 

@@ -42,8 +42,8 @@ TEST(Draft, JoinsBytesThatFollowEachOther) {
   draft.Append(2, 0, 4);
   draft.Append(2, 8, 4);
   draft.Append(1, 0, 0);
-  ASSERT_EQ(draft.parts.size(), 3u);
-  EXPECT_EQ(draft.parts[0], (Part{3, 0, 12}));
+  ASSERT_EQ(draft.ranges.size(), 3u);
+  EXPECT_EQ(draft.ranges[0], (TensorRange{3, 0, 12}));
   EXPECT_EQ(draft.blocks[0].bytes, 20u);
   EXPECT_EQ(draft.blocks[0].lowest, 2u);
 }

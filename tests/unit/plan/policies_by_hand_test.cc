@@ -244,7 +244,7 @@ TEST(ByteSchedulerFusedPlan, SharesAStartupAmongThePartitionsInFlight) {
   EXPECT_FALSE(draft.barrier);
   const Timetable table = MakeTimetable(TwoTensors(), route, draft);
   ExpectBlocks(draft, table, {{1, 4, 4, 9}, {0, 3, 9, 13}});
-  EXPECT_EQ(draft.PartsOf(draft.blocks[1]).size(), 2u);
+  EXPECT_EQ(draft.RangesOf(draft.blocks[1]).size(), 2u);
   EXPECT_DOUBLE_EQ(table.iteration_s, 15);
 }
 

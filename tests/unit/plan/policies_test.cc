@@ -48,9 +48,9 @@ TEST_P(EachPolicy, StartsNoBlockBeforeItsBytesAreReady) {
   for (std::uint64_t seed = 0; seed < kInstances; ++seed) {
     const Instance instance = InstanceOf(seed);
     const Workload work = MakeWorkload(instance.profile);
-    for (const Block& block : PlanOf(GetParam(), instance).blocks) {
-      for (const Part& part : block.parts) {
-        ASSERT_GE(block.begin_s, work.release_s[part.tensor]) << "seed " << seed;
+    for (const PlannedBlock& block : PlanOf(GetParam(), instance).blocks) {
+      for (const TensorRange& range : block.ranges) {
+        ASSERT_GE(block.begin_s, work.release_s[range.tensor]) << "seed " << seed;
       }
     }
   }
@@ -128,7 +128,7 @@ TEST_P(EachPolicy, IsNotFasterThanExactOnTensorsOfAFewElements) {
 
 std::vector<std::uint64_t> SizesOf(const Plan& plan) {
   std::vector<std::uint64_t> sizes;
-  for (const Block& block : plan.blocks) sizes.push_back(block.bytes);
+  for (const PlannedBlock& block : plan.blocks) sizes.push_back(block.bytes);
   std::ranges::sort(sizes);
   return sizes;
 }
@@ -210,7 +210,7 @@ TEST(Planner, CutsIntoUnitsOfTheSizeItIsGiven) {
   const Route route = AllReduceRoute(Affine(0, 1));
   const Plan plan = *MakePlan(Policy::kByteScheduler, profile, route, 1, {.unit_bytes = 16});
   EXPECT_EQ(plan.blocks.size(), 3u + 2u);
-  for (const Block& block : plan.blocks) EXPECT_LE(block.bytes, 16u);
+  for (const PlannedBlock& block : plan.blocks) EXPECT_LE(block.bytes, 16u);
   // The gap of a second until the input's gradient takes one byte: one unit of tensor 1.
   const Plan us_byte = *MakePlan(Policy::kUsByte, profile, route, 1, {.unit_bytes = 16});
   EXPECT_EQ(us_byte.blocks.front().bytes, 16u);

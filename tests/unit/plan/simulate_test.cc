@@ -86,7 +86,7 @@ TEST(Simulation, RefusesAPlanThatDoesNotTileTheTensors) {
   plan.blocks.pop_back();
   EXPECT_TEXT(reason(), "tensor 0", "byte 0");
   plan = good;
-  plan.blocks[0].parts[0].offset_bytes = 1;
+  plan.blocks[0].ranges[0].offset_bytes = 1;
   EXPECT_TEXT(reason(), "block 0", "tensor 1");
   plan = good;
   plan.blocks.push_back(plan.blocks[0]);
@@ -95,17 +95,17 @@ TEST(Simulation, RefusesAPlanThatDoesNotTileTheTensors) {
   plan.blocks[0].bytes = 9;
   EXPECT_TEXT(reason(), "block 0");
   plan = good;
-  plan.blocks[0].parts.clear();
+  plan.blocks[0].ranges.clear();
   EXPECT_TEXT(reason(), "block 0");
   plan = good;
-  plan.blocks[0].parts[0].tensor = 2;
+  plan.blocks[0].ranges[0].tensor = 2;
   EXPECT_TEXT(reason(), "block 0");
 }
 
 TEST(Simulation, RefusesCutElements) {
   const Profile profile = ProfileOf({{2, 4, 1}});
   Plan plan = *MakePlan(Policy::kBsp, profile, kLane);
-  plan.blocks[0].parts = {{0, 0, 2}, {0, 2, 6}};
+  plan.blocks[0].ranges = {{0, 0, 2}, {0, 2, 6}};
   const Error error = Simulate(profile, kLane, plan, {}).error();
   EXPECT_EQ(error.code(), Code::kInvalidArgument);
   EXPECT_TEXT(error.text(), "block 0", "tensor 0");

@@ -49,9 +49,9 @@ TEST(SizeInWords, HasThreeDigitsOrSo) {
 TEST(BlockInWords, JoinsWholeNeighbours) {
   const Profile profile =
       plan::ProfileOf({{1, 0, 0}, {2, 0, 0}, {3, 0, 0}, {4, 0, 0}}, DType::kUInt8);
-  const auto contents = [&](const std::vector<plan::Part>& parts) {
-    plan::Block block;
-    block.parts = parts;
+  const auto contents = [&](const std::vector<plan::TensorRange>& ranges) {
+    plan::PlannedBlock block;
+    block.ranges = ranges;
     return Contents(block, profile);
   };
   EXPECT_EQ(contents({{1, 0, 2}}), "t1");
@@ -63,8 +63,8 @@ TEST(BlockInWords, JoinsWholeNeighbours) {
 TEST(BlockInWords, TellsWhichPieceOfATensorItHas) {
   const Profile profile = plan::ProfileOf({{1, 0, 0}, {6, 0, 0}}, DType::kUInt8);
   const auto contents = [&](std::uint64_t offset, std::uint64_t bytes) {
-    plan::Block block;
-    block.parts = {{1, offset, bytes}};
+    plan::PlannedBlock block;
+    block.ranges = {{1, offset, bytes}};
     return Contents(block, profile);
   };
   EXPECT_EQ(contents(0, 2), "t1 (first 2 B of 6 B)");

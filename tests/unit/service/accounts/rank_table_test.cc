@@ -157,7 +157,7 @@ TEST(RankTable, JobsOfTwoUsersAreApartWhateverTheirNames) {
   EXPECT_EQ(table.Join(Rank(1, 3))->job, own->job);
   EXPECT_EQ(table.ShareOf(1000).ranks, 2U);
   EXPECT_EQ(table.ShareOf(1001).jobs, 1U);
-  EXPECT_EQ(table.Fail(others->job, "it was cancelled"), RankTable::JobKey("train", 1001U));
+  EXPECT_EQ(table.FailJob(others->job, "it was cancelled"), RankTable::JobKey("train", 1001U));
   EXPECT_TRUE(table.Join(Rank(2, 4)).ok()) << "one's failure is not the other's";
   table.Depart(SessionId{2}, false, "exited or was killed", /*exited=*/true);
   EXPECT_EQ(table.jobs_count(), 1U);
@@ -370,10 +370,10 @@ TEST(RankTable, AJobThatFailedElsewhereTakesNobodyUntilAllAreGone) {
   RankTable table;
   const Result<RankSlot> seat = table.Join(Rank(0, 1));
   ASSERT_TRUE(seat.ok());
-  EXPECT_EQ(table.Fail(seat->job, "rank 2 on node b was killed"),
+  EXPECT_EQ(table.FailJob(seat->job, "rank 2 on node b was killed"),
             RankTable::JobKey("train", 1000U));
-  EXPECT_FALSE(table.Fail(seat->job, "later")) << "the first cause stays";
-  EXPECT_FALSE(table.Fail(JobId{99}, "unknown"));
+  EXPECT_FALSE(table.FailJob(seat->job, "later")) << "the first cause stays";
+  EXPECT_FALSE(table.FailJob(JobId{99}, "unknown"));
   ExpectRefused(table.Join(Rank(1, 2)), Code::kPeerLost,
                 {"rank 2 on node b was killed", "rank 0 (pid 501)"});
   table.Depart(SessionId{1}, true, "left the job");

@@ -26,7 +26,7 @@ plan::Plan PlanOf(const service::Layout& layout, std::uint32_t version) {
   plan.version = version;
   for (std::uint32_t l = 0; l < layout.tensors.size(); ++l) {
     for (std::uint64_t element = 0; element < layout.tensors[l].count; ++element) {
-      plan.blocks.push_back({.parts = {{.tensor = l, .offset_bytes = 4 * element, .bytes = 4}},
+      plan.blocks.push_back({.ranges = {{.tensor = l, .offset_bytes = 4 * element, .bytes = 4}},
                              .bytes = 4,
                              .begin_s = 0,
                              .end_s = 0});
@@ -122,9 +122,9 @@ TEST_F(PlanTextTest, RefusesWhatIsNoPlanForThisLayout) {
 
 TEST_F(PlanTextTest, RefusesHalvesOfAllReducesWhereTheJobHasNone) {
   plan::Plan plan = PlanOf(layout_, 7);
-  std::vector<plan::Block> gathers = plan.blocks;
-  for (plan::Block& block : plan.blocks) block.kind = Collective::kReduceScatter;
-  for (plan::Block& block : gathers) block.kind = Collective::kAllGather;
+  std::vector<plan::PlannedBlock> gathers = plan.blocks;
+  for (plan::PlannedBlock& block : plan.blocks) block.kind = Collective::kReduceScatter;
+  for (plan::PlannedBlock& block : gathers) block.kind = Collective::kAllGather;
   plan.blocks.insert(plan.blocks.end(), gathers.begin(), gathers.end());
   EXPECT_TRUE(CheckPlan(plan, layout_, true).ok());
   EXPECT_EQ(CheckPlan(plan, layout_, false).code(), Code::kCorrupt);

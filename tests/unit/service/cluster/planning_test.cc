@@ -95,7 +95,7 @@ TEST_F(PlanningTest, BeginsWithWfbpWhenTheLastNodeHasHandedInItsLayout) {
   const auto made = Made(request);
   ASSERT_TRUE(made.ok()) << made.error().text();
   EXPECT_EQ((*made)->blocks.size(), kTensors);
-  EXPECT_EQ((*made)->blocks[0].parts[0].tensor, kTensors - 1) << "as ready";
+  EXPECT_EQ((*made)->blocks[0].ranges[0].tensor, kTensors - 1) << "as ready";
 }
 
 TEST_F(PlanningTest, TheFirstPlanIsInForceFromTheFirstIterationOn) {

@@ -35,8 +35,8 @@ TEST(Cut, LeavesAnOperationOfOneNodeWhole) {
   CutBlock(spec, 4, 0, 0, block);
   EXPECT_EQ(block.range.begin, 0U);
   EXPECT_EQ(block.range.count, spec.count);
-  EXPECT_EQ(NextStage(spec, nullptr, 4, Stage::kInNode), Stage::kInNode);
-  EXPECT_EQ(NextStage(spec, nullptr, 4, Stage::kBetweenNodes), Stage::kDone);
+  EXPECT_EQ(NextStage(spec, nullptr, 4, BlockStage::kInNode), BlockStage::kInNode);
+  EXPECT_EQ(NextStage(spec, nullptr, 4, BlockStage::kBetweenNodes), BlockStage::kDone);
 }
 
 TEST(Cut, CoversEachElementOnceWithBlocksOfOneRoot) {
@@ -66,19 +66,19 @@ TEST(Cut, GivesABarrierOneBlockThatMeetsTheOtherNodes) {
   const JobNodes nodes = Nodes({{0, 1}, {2}}, 64);
   const OperationSpec spec = Shape(Collective::kBarrier, 0);
   EXPECT_EQ(BlocksCount(spec, 3, nodes.block_bytes), 1U);
-  EXPECT_EQ(NextStage(spec, &nodes, 2, Stage::kInNode), Stage::kBetweenNodes);
-  EXPECT_EQ(NextStage(spec, &nodes, 2, Stage::kToRanks), Stage::kDone);
+  EXPECT_EQ(NextStage(spec, &nodes, 2, BlockStage::kInNode), BlockStage::kBetweenNodes);
+  EXPECT_EQ(NextStage(spec, &nodes, 2, BlockStage::kToRanks), BlockStage::kDone);
 }
 
 TEST(Cut, LeavesOutTheStagesThatANodeOfOneRankDoesNotNeed) {
   const JobNodes nodes = Nodes({{0, 1}, {2}}, 64);
   const OperationSpec spec = Shape(Collective::kAllReduce, 100);
-  EXPECT_EQ(NextStage(spec, &nodes, 2, Stage::kInNode), Stage::kInNode);
-  EXPECT_EQ(NextStage(spec, &nodes, 2, Stage::kToRanks), Stage::kToRanks);
-  EXPECT_EQ(NextStage(spec, &nodes, 1, Stage::kInNode), Stage::kBetweenNodes);
-  EXPECT_EQ(NextStage(spec, &nodes, 1, Stage::kToRanks), Stage::kDone);
-  EXPECT_EQ(NextStage(Shape(Collective::kReduceScatter, 99), &nodes, 2, Stage::kToRanks),
-            Stage::kDone);
+  EXPECT_EQ(NextStage(spec, &nodes, 2, BlockStage::kInNode), BlockStage::kInNode);
+  EXPECT_EQ(NextStage(spec, &nodes, 2, BlockStage::kToRanks), BlockStage::kToRanks);
+  EXPECT_EQ(NextStage(spec, &nodes, 1, BlockStage::kInNode), BlockStage::kBetweenNodes);
+  EXPECT_EQ(NextStage(spec, &nodes, 1, BlockStage::kToRanks), BlockStage::kDone);
+  EXPECT_EQ(NextStage(Shape(Collective::kReduceScatter, 99), &nodes, 2, BlockStage::kToRanks),
+            BlockStage::kDone);
 }
 
 TEST(Cut, TakesBlocksOfGpusThroughTheHostsMemoryOnTheirWayToOtherNodes) {
@@ -87,11 +87,11 @@ TEST(Cut, TakesBlocksOfGpusThroughTheHostsMemoryOnTheirWayToOtherNodes) {
     OperationSpec spec = Shape(kind, 96);
     spec.device = 1;
     std::string names;
-    for (Stage stage = Stage::kInNode; stage != Stage::kDone;) {
-      const Stage next = NextStage(spec, &nodes, ranks_count, stage, root_is_here);
-      if (next == Stage::kDone) break;
+    for (BlockStage stage = BlockStage::kInNode; stage != BlockStage::kDone;) {
+      const BlockStage next = NextStage(spec, &nodes, ranks_count, stage, root_is_here);
+      if (next == BlockStage::kDone) break;
       names += "ibt"[static_cast<int>(next)];  // in the node, between nodes, to ranks
-      stage = static_cast<Stage>(static_cast<int>(next) + 1);
+      stage = static_cast<BlockStage>(static_cast<int>(next) + 1);
     }
     return names;
   };

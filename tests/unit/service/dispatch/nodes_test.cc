@@ -174,7 +174,7 @@ TEST(Nodes, LetCopiesCrossBeforeASumThatWasPostedBefore) {
   spread.cluster.Advance(10 * kMillisecond);
   for (const std::uint64_t sequence : {2U, 3U}) {
     const ipc::QueueRow row = *spread.cluster.node(0).QueueRow(spread.job.id, sequence);
-    EXPECT_EQ(row.stage, static_cast<std::uint8_t>(service::Stage::kToRanks)) << sequence;
+    EXPECT_EQ(row.stage, static_cast<std::uint8_t>(service::BlockStage::kToRanks)) << sequence;
   }
   spread.cluster.Advance(2 * kSecond);
   for (const ClientEnd* client : spread.clients) {
@@ -226,7 +226,7 @@ TEST(Nodes, SayWhatHoldsABlockBackFromTheNetwork) {
   EXPECT_EQ(row.state, static_cast<std::uint32_t>(ipc::StageState::kWaiting));
   EXPECT_EQ(row.reason, static_cast<std::uint32_t>(ipc::WaitReason::kBehindBlock));
   EXPECT_EQ(row.wait_argument, 1U);
-  EXPECT_EQ(row.stage, static_cast<std::uint8_t>(service::Stage::kBetweenNodes));
+  EXPECT_EQ(row.stage, static_cast<std::uint8_t>(service::BlockStage::kBetweenNodes));
   spread.cluster.Advance(kSecond);
   for (const ClientEnd* client : spread.clients) {
     ExpectOk(*client, 1);

@@ -22,11 +22,11 @@ std::shared_ptr<const plan::Plan> PlanOf(const Blocks& blocks, std::uint32_t ver
                                          bool barrier) {
   plan::Plan plan{.version = version, .barrier = barrier, .made_for = {}, .blocks = {}};
   for (const auto& pieces : blocks) {
-    plan::Block block;
+    plan::PlannedBlock block;
     for (const Piece& piece : pieces) {
-      block.parts.push_back({.tensor = piece.tensor,
-                             .offset_bytes = piece.begin * sizeof(float),
-                             .bytes = piece.count * sizeof(float)});
+      block.ranges.push_back({.tensor = piece.tensor,
+                              .offset_bytes = piece.begin * sizeof(float),
+                              .bytes = piece.count * sizeof(float)});
       block.bytes += piece.count * sizeof(float);
     }
     plan.blocks.push_back(std::move(block));
@@ -36,9 +36,9 @@ std::shared_ptr<const plan::Plan> PlanOf(const Blocks& blocks, std::uint32_t ver
 
 std::shared_ptr<const plan::Plan> HalvesOf(const Blocks& blocks, std::uint32_t version) {
   plan::Plan plan = *PlanOf(blocks, version);
-  std::vector<plan::Block> gathers(plan.blocks.rbegin(), plan.blocks.rend());
-  for (plan::Block& block : plan.blocks) block.kind = Collective::kReduceScatter;
-  for (plan::Block& block : gathers) block.kind = Collective::kAllGather;
+  std::vector<plan::PlannedBlock> gathers(plan.blocks.rbegin(), plan.blocks.rend());
+  for (plan::PlannedBlock& block : plan.blocks) block.kind = Collective::kReduceScatter;
+  for (plan::PlannedBlock& block : gathers) block.kind = Collective::kAllGather;
   plan.blocks.insert(plan.blocks.end(), gathers.begin(), gathers.end());
   return std::make_shared<const plan::Plan>(std::move(plan));
 }

@@ -347,7 +347,7 @@ TEST(PlannedNodes, WaitAgainWhenTheirStageInTheNodeHasEnded) {
   const ipc::QueueRow second = RowOf(node, 1, 2);
   EXPECT_EQ(second.state, static_cast<std::uint32_t>(ipc::StageState::kWaiting));
   EXPECT_EQ(second.reason, static_cast<std::uint32_t>(ipc::WaitReason::kInFlight));
-  EXPECT_EQ(second.stage, static_cast<std::uint8_t>(service::Stage::kBetweenNodes));
+  EXPECT_EQ(second.stage, static_cast<std::uint8_t>(service::BlockStage::kBetweenNodes));
 }
 
 TEST(PlannedNodes, ALaneIsNotBusyWhileNothingFlows) {

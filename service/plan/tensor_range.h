@@ -5,12 +5,12 @@
 
 namespace headrace::plan {
 
-struct Part {
+struct TensorRange {
   std::uint32_t tensor = 0;
   std::uint64_t offset_bytes = 0;
   std::uint64_t bytes = 0;
 
-  friend bool operator==(const Part&, const Part&) = default;
+  friend bool operator==(const TensorRange&, const TensorRange&) = default;
 };
 
 }  // namespace headrace::plan
