@@ -19,7 +19,7 @@ Status CheckBlock(const PlannedBlock& block, std::size_t index, const Workload& 
     if (range.tensor >= work.size()) return Refuse(name + " names an unknown tensor");
     const std::uint64_t size = work.bytes[range.tensor];
     if (range.bytes == 0 || range.offset_bytes > size || range.bytes > size - range.offset_bytes) {
-      return Refuse(name + " has a part outside tensor " + std::to_string(range.tensor));
+      return Refuse(name + " has a range outside tensor " + std::to_string(range.tensor));
     }
     if (range.bytes % work.element_bytes != 0 || range.offset_bytes % work.element_bytes != 0) {
       return Refuse(name + " cuts an element of tensor " + std::to_string(range.tensor));
