@@ -110,6 +110,7 @@ ALWAYS_THERE = {
 }
 # Used where they are there, never asked for: name -> why no package is.
 OPTIONAL = {
+    "accelerate": "Debian has none; tests/gpu/stack_frameworks.py names it as missing",
     "commux": "Debian has none; tests/bench/torch names it as missing",
     "compute-sanitizer": "comes with CUDA's toolkit; tests/gpu/run installs nothing",
     "kubectl": "Debian's renders otherwise; the tests that compare skip with that reason",
@@ -119,6 +120,7 @@ OPTIONAL = {
     "systemctl": "scripts of our own Debian packages call it only where systemd runs",
     "systemd-sysusers": "likewise",
     "torchft": "Debian has none; tests/unit/client/torchft_suite_test.py is skipped without",
+    "transformers": "Debian has none; the example and tests/gpu/stack_frameworks.py name it as missing",
     "torchrun": "comes with torch, and not with Debian's",
     "valgrind": "tests/bench/watching leaves one figure out without it",
 }
@@ -195,16 +197,23 @@ def programs_of(text: str) -> Iterator[str]:
                 yield from shell.programs(words[2])
 
 
-def _own_modules(tree: Tree) -> set[str]:
-    files = {path.split("/")[-1][:-3] for path in tree if path.endswith(".py")}
-    packages = {path.split("/")[-2] for path in tree if path.endswith("/__init__.py")}
-    # Only the outermost of nested packages can be imported by its name.
-    inner = {
-        path.split("/")[-2]
-        for path in tree
-        if path.endswith("/__init__.py") and path.rsplit("/", 2)[0] + "/__init__.py" in tree
-    }
-    return (files | packages | {"tests", "support"}) - (inner - files)
+def _own_modules(tree: Tree, path: str) -> set[str]:
+    """What a file may import of the tree's own: packages, and scripts, whose folder it puts on its path.
+
+    Files in a package are imported by the package's name. A script that has a foreign module's name is meant
+    only beside it.
+    """
+    packages = {other.rsplit("/", 1)[0] for other in tree if other.endswith("/__init__.py")}
+    outermost = {folder for folder in packages if folder.rsplit("/", 1)[0] not in packages}
+    own = {folder.rsplit("/", 1)[-1] for folder in outermost} | {"tests", "support"}
+    for other in tree:
+        home, _, name = other.rpartition("/")
+        if not name.endswith(".py") or home in packages:
+            continue
+        name = name.removesuffix(".py")
+        if home == path.rpartition("/")[0] or name not in MODULES.keys() | OPTIONAL.keys():
+            own.add(name)
+    return own
 
 
 def _listed(tree: Tree) -> set[str]:
@@ -215,7 +224,6 @@ def _listed(tree: Tree) -> set[str]:
 def every_need_has_its_package(tree: Tree) -> Findings:
     """Modules and programs that the tree uses are in packages that the list names."""
     listed = _listed(tree) | ALWAYS_THERE
-    own = _own_modules(tree)
     sourced = {name for path, text in tree.items() if _is_shell(path, text) for name in shell.functions(text)}
     findings = []
 
@@ -230,7 +238,7 @@ def every_need_has_its_package(tree: Tree) -> Findings:
 
     for path, text in tree.items():
         if _is_python(path, text):
-            for name in sorted(set(modules_of(text)) - own - set(sys.stdlib_module_names)):
+            for name in sorted(set(modules_of(text)) - _own_modules(tree, path) - set(sys.stdlib_module_names)):
                 check(path, "module", name, MODULES)
             for name in sorted(set(programs_of(text))):
                 check(path, "program", name, PROGRAMS)
