@@ -16,6 +16,8 @@ namespace headrace::service {
 namespace {
 
 constexpr int kPeerNestingMax = 16;
+// Of a refusal's text, which goes into the error texts of this node's clients. Ours are shorter.
+constexpr std::size_t kRefusalTextMax = 512;
 
 capnp::ReaderOptions Bounds() {
   capnp::ReaderOptions options;
@@ -165,7 +167,7 @@ kj::Promise<Result<NodeFacts>> PeerLink::SendHello() {
     if (refusal.getCode() != 0) {
       const auto text = refusal.getText();
       return Error(static_cast<Code>(std::min<int>(refusal.getCode(), kCodesCount - 1)),
-                   Printable({text.begin(), text.size()}, kUnreadBytesMax));
+                   Printable({text.begin(), text.size()}, kRefusalTextMax));
     }
     Result<NodeFacts> facts = ReadHello(answer.getHello());
     if (!facts) return facts;

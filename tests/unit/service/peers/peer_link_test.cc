@@ -25,16 +25,19 @@ class Node final : public PeerLink::Owner {
   }
   const NodeFacts& Self() const override { return self_; }
   Status Greet(PeerLink&, const NodeFacts& facts) override {
+    if (!refusal_.ok()) return refusal_;
     greeted_by_ = facts.name;
     return {};
   }
   void OnMessage(PeerLink&, const PeerMessage&) override { ++received_; }
 
+  void Refuse(Status refusal) { refusal_ = std::move(refusal); }
   const std::string& greeted_by() const { return greeted_by_; }
   std::size_t received() const { return received_; }
 
  private:
   NodeFacts self_;
+  Status refusal_;
   std::string greeted_by_;
   std::size_t received_ = 0;
 };
@@ -90,6 +93,16 @@ TEST_F(PeerLinkTest, ALeaderUnderTheNameOfAnotherNodeIsRefused) {
   const Result<NodeFacts> met = Meet({.connecting = {"a"}, .accepting = {"c"}});
   ASSERT_FALSE(met.ok());
   EXPECT_EQ(met.error().code(), Code::kPermissionDenied);
+}
+
+// It becomes part of what clients of this node read.
+TEST_F(PeerLinkTest, OfALongRefusalTheBeginningIsShown) {
+  b_.Refuse(Error(Code::kPermissionDenied, "no: " + std::string(100'000, 'x')));
+  const Result<NodeFacts> met = Meet({.connecting = {"a"}, .accepting = {"b"}});
+  ASSERT_FALSE(met.ok());
+  EXPECT_EQ(met.error().code(), Code::kPermissionDenied);
+  EXPECT_LT(met.error().text().size(), 600U);
+  EXPECT_NE(met.error().text().find("no: xxx"), std::string::npos);
 }
 
 // Two links over a pipe without an operating system, on a loop that is turned step by step.
