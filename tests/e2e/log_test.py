@@ -9,13 +9,16 @@ import subprocess
 import sys
 import time
 import unittest
+from typing import Any
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+from support.cluster.services import free_port
 from support.ranks import Ranks
 from support.service import START_LIMIT_S, Service
 
 SOON_S = float(os.environ.get("HEADRACE_TEST_SOON_S", "1.0"))
 QUEUE_BYTES = 4096
+DETECTION_MS = 1000  # a service that is silent for so long is lost
 
 
 class PipedService(Service):
@@ -66,6 +69,21 @@ class PipedService(Service):
         return text
 
 
+def come_and_go(services: Service | list[Service], world: int, job: str, **options: Any) -> float:
+    """Ranks attach, register, sum and leave; how long the first two took."""
+    with Ranks(services, world, job=job, attach=False, **options) as ranks:
+        ranks.each("held")  # their Python has started
+        begin = time.monotonic()
+        for rank in ranks.members:
+            rank.attach()
+        ranks.each("tensor", name="w", count=1000)
+        took = time.monotonic() - begin
+        ranks.each("post", kind="barrier")
+        ranks.each("wait")
+        ranks.each("leave")
+    return took
+
+
 class UnreadLog(unittest.TestCase):
     def setUp(self) -> None:
         self.service = PipedService(
@@ -83,27 +101,13 @@ class UnreadLog(unittest.TestCase):
         text = line.getresponse().read().decode()
         return int(re.search(r"^headrace_log_dropped_total (\d+)$", text, re.M)[1])
 
-    def come_and_go(self, job: str) -> float:
-        """Ranks attach, register, sum and leave; how long the first two took."""
-        with Ranks(self.service, 2, job=job, attach=False) as ranks:
-            ranks.each("held")  # their Python has started
-            begin = time.monotonic()
-            for rank in ranks.members:
-                rank.attach()
-            ranks.each("tensor", name="w", count=1000)
-            took = time.monotonic() - begin
-            ranks.each("post", kind="barrier")
-            ranks.each("wait")
-            ranks.each("leave")
-        return took
-
     def test_clients_attach_and_register_and_what_is_dropped_is_counted(self) -> None:
-        took = self.come_and_go("first")
+        took = come_and_go(self.service, 2, "first")
         self.assertLess(took, SOON_S)
         for index in range(15):
             if self.dropped() > 0:
                 break
-            self.come_and_go(f"again{index}-{'x' * 50}")
+            come_and_go(self.service, 2, f"again{index}-{'x' * 50}")
         dropped = self.dropped()
         self.assertGreater(dropped, 0)
         _, doctor = self.service.ctl("doctor")
@@ -119,6 +123,38 @@ class UnreadLog(unittest.TestCase):
         begin = time.monotonic()
         self.assertEqual(self.service.stop(), 0)
         self.assertLess(time.monotonic() - begin, 2 + SOON_S)
+
+
+class UnreadLogsOfTwoNodes(unittest.TestCase):
+    def setUp(self) -> None:
+        self.services: list[PipedService] = []
+        ports = [free_port(), free_port()]
+        self.environment = {"HEADRACE_RENDEZVOUS": f"127.0.0.1:{ports[0]}"}
+        for name, port in zip("ab", ports, strict=True):
+            service = PipedService(
+                "--log-queue-bytes", str(QUEUE_BYTES), "--node-name", name, "--rails", "lo",
+                "--node-address", f"127.0.0.1:{port}", "--detection-ms", str(DETECTION_MS),
+            )  # fmt: skip
+            self.addCleanup(service.close)
+            service.start()
+            self.assertGreater(service.fill(), 1000)
+            self.services.append(service)
+
+    def test_the_services_go_on_hearing_each_other(self) -> None:
+        with Ranks(self.services, 2, job="spread", environment=self.environment) as ranks:
+            ranks.each("tensor", name="w", count=1000)
+            for service in self.services:
+                for index in range(15):
+                    if re.search(r"log +warning +\d+ lines\b", service.ctl("doctor")[1]):
+                        break
+                    come_and_go(service, 2, f"again{index}-{'x' * 50}")
+                else:
+                    self.fail(f"no line was dropped: {service.ctl('doctor')[1]}")
+            time.sleep(3 * DETECTION_MS / 1000)
+            ranks.each("post", kind="barrier")
+            ranks.each("wait")
+            for service in self.services:
+                self.assertNotIn("does not answer", service.ctl("events")[1])
 
 
 if __name__ == "__main__":

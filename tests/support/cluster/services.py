@@ -16,7 +16,7 @@ PORT = 7733  # the default; in namespaces nobody else is there
 DETECTION_MS = 1000
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """One that nobody had a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -43,7 +43,7 @@ class Services:
         self._environments = environments
         self._flags = flags
         self._build = build
-        self._ports = [_free_port() if cluster.loopback else PORT for _ in cluster.nodes]
+        self._ports = [free_port() if cluster.loopback else PORT for _ in cluster.nodes]
         self.servers = len(cluster) - servers  # the first node that is one
         for index in range(len(cluster)):
             self.start(index)
