@@ -55,7 +55,7 @@ def check(program: str, build: Path, source: str) -> tuple[set[str], str]:
     """What is found, in the source and the headers of ours that it includes; and why it was not read."""
     done = subprocess.run(
         [program, "-p", str(build), "--quiet", "--warnings-as-errors=*",
-         "--extra-arg=-Wno-unknown-warning-option", source],
+         "--extra-arg=-Wno-unknown-warning-option", "--extra-arg=-Wno-unused-command-line-argument", source],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     findings = {":".join(match.groups()) for line in done.stdout.splitlines() if (match := FINDING.match(line))}
