@@ -70,7 +70,7 @@ class Reader {
     if (!text) return 0;
     const auto found = std::ranges::find(names, *text);
     if (found != names.end()) return static_cast<std::uint32_t>(found - names.begin());
-    Refuse(fmt::format("{}=\"{}\" is none of {}", name, *text, fmt::join(names, ", ")));
+    Refuse(fmt::format("{}=\"{}\" is not one of {}", name, *text, fmt::join(names, ", ")));
     return 0;
   }
 
@@ -225,9 +225,9 @@ Status CheckNodes(const hr_options& options) {
   if (architecture.empty() || architecture == "all-reduce" || architecture == "parameter-server") {
     return {};
   }
-  return Error(
-      Code::kInvalidArgument,
-      fmt::format("architecture \"{}\": there are all-reduce and parameter-server", architecture));
+  return Error(Code::kInvalidArgument,
+               fmt::format("unknown architecture \"{}\" (known: all-reduce, parameter-server)",
+                           architecture));
 }
 
 bool IsKnown(std::size_t size) {

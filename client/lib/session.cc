@@ -408,11 +408,12 @@ void Session::AddCodec(ipc::Record& record) const {
 Status Session::SetAllReduceCodec(std::string_view name) {
   const std::optional<Codec> codec = CodecNamed(name.empty() ? "none" : name);
   if (!codec || NeedsResidual(*codec)) {
-    return Error(Code::kInvalidArgument,
-                 fmt::format("all-reduces as \"{}\": there are none, bf16, fp16, int8-stochastic, "
-                             "int4-stochastic and lossless; others need what they left out before, "
-                             "which only the gradients of a layout keep",
-                             Printable(name, HR_CODEC_SIZE)));
+    return Error(
+        Code::kInvalidArgument,
+        fmt::format("codec \"{}\" is not possible for all-reduces (possible: none, bf16, fp16, "
+                    "int8-stochastic, int4-stochastic, lossless): it needs what it left out "
+                    "before, which is kept for the gradients of a layout only",
+                    Printable(name, HR_CODEC_SIZE)));
   }
   all_reduce_codec_.store(SteeringValue(*codec), std::memory_order_relaxed);
   return {};

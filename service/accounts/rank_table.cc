@@ -88,7 +88,7 @@ Status RankTable::CheckJoin(const JoinRequest& request, const Job& job) {
   }
   if (job.members_hash != request.members_hash) {
     return Error(Code::kAlreadyExists,
-                 fmt::format("rank {} (pid {}) and {} were told by different decisions who is left "
+                 fmt::format("rank {} (pid {}) and {} follow different decisions on who is left "
                              "of job {}: they have to ask again",
                              request.rank, request.pid, AttachedRanks(job), request.job));
   }
@@ -136,8 +136,8 @@ Status RankTable::CheckRoom(const JoinRequest& request, bool opens_job) const {
     if (shares && rows.own + rows.taken + kept >= rows.max) {
       return Error(
           Code::kExhausted,
-          fmt::format("uid {} has {} of the {} {} that this node can have, and the {} that "
-                      "are free are for others too: end one, or ask the operator to set "
+          fmt::format("uid {} has {} of the {} {} that this node can have, and shares the {} "
+                      "that are free with other users: end one, or ask the operator to set "
                       "sessions_per_uid, which replaces this share",
                       request.uid, rows.own, rows.max, rows.name, rows.max - rows.taken));
     }

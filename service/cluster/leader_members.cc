@@ -145,10 +145,10 @@ Status LeaderMembers::CheckRankAttached(const Job& job, const Participant& parti
   }
   if (first != nullptr && job.members_hash != rank.members_hash) {
     return Error(Code::kPeerLost,
-                 fmt::format("of job {}, rank {} (pid {}) on node {} and {} were told by different "
-                             "decisions who is left: they have to ask again",
-                             job.name, rank.rank, rank.pid, jobs_.NameOf(participant),
-                             jobs_.DescribeRank(*first, first->ranks.begin()->first)));
+                 fmt::format("rank {} (pid {}) on node {} and {} follow different decisions on who "
+                             "is left of job {}: they have to ask again",
+                             rank.rank, rank.pid, jobs_.NameOf(participant),
+                             jobs_.DescribeRank(*first, first->ranks.begin()->first), job.name));
   }
   if (first == nullptr || job.goes_on == (rank.after_epoch != 0)) return {};
   return Error(

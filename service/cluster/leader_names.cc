@@ -23,7 +23,7 @@ Result<std::string> LeaderNames::At(const std::string& rendezvous) const {
   if (place->Text() == address || place->Text() == OwnAddress()) return node_name;
   return Error(
       Code::kPermissionDenied,
-      fmt::format("the rendezvous {} is none of the peers of node {}: name one of the list "
+      fmt::format("the rendezvous {} is not one of the peers of node {}: name one of the list "
                   "peers, or add it there",
                   place->Text(), node_name));
 }
@@ -34,10 +34,11 @@ Result<std::string> LeaderNames::At(const JobPlace& place) const {
   if (own || peers.contains(place.node)) return place.node;
   // A place whose name nobody has said is found by its address, as a rendezvous is.
   if (place.node.empty()) return At(place.address);
-  return Error(Code::kPermissionDenied,
-               fmt::format("node {}, which has ranks of the job, is none of the peers of node {}: "
-                           "add it to the list peers",
-                           place.node, node_name));
+  return Error(
+      Code::kPermissionDenied,
+      fmt::format("node {}, which has ranks of the job, is not one of the peers of node {}: "
+                  "add it to the list peers",
+                  place.node, node_name));
 }
 
 std::string LeaderNames::AddressOf(const std::string& leader) const {

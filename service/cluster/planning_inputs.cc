@@ -102,7 +102,7 @@ Status CheckSeen(const NodeSeen& seen, const Layout& layout, const JobShape& sha
                              "layout has {} tensors",
                              seen.times.release_s.size(), seen.times.forward_s.size(), tensors));
   }
-  if (!AreRecorded(seen.times)) return Error(Code::kCorrupt, "a recorded time that is no time");
+  if (!AreRecorded(seen.times)) return Error(Code::kCorrupt, "an invalid recorded time");
   for (const SeenIteration& each : seen.times.iterations) {
     if (each.release_s.size() == tensors && each.forward_s.size() == tensors) continue;
     return Error(Code::kCorrupt,
@@ -118,7 +118,7 @@ Status CheckSeen(const NodeSeen& seen, const Layout& layout, const JobShape& sha
     return std::isfinite(line.startup_s) && line.startup_s >= 0 && std::isfinite(line.s_per_byte) &&
            line.s_per_byte >= 0;
   });
-  if (!finite) return Error(Code::kCorrupt, "a cost that is no time");
+  if (!finite) return Error(Code::kCorrupt, "an invalid cost");
   if (seen.codecs.size() > kCodecCostsMax || !std::ranges::all_of(seen.codecs, IsCodecCost)) {
     return Error(Code::kCorrupt, "an invalid codec cost");
   }

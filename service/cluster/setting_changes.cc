@@ -69,14 +69,14 @@ Result<std::optional<plan::Policy>> ReadPolicyName(std::string_view name) {
   std::vector<std::string_view> known;
   for (const plan::Policy policy : plan::kPolicies) known.push_back(plan::Name(policy));
   return Error(Code::kInvalidArgument,
-               fmt::format("policy \"{}\" is none of {}", Printable(name, kNameShownMax),
+               fmt::format("policy \"{}\" is not one of {}", Printable(name, kNameShownMax),
                            fmt::join(known, ", ")));
 }
 
 Result<CodecChoice> ReadCodecNames(std::string_view name) {
   if (name.empty()) return CodecChoice();
   if (const std::optional<CodecChoice> choice = ChoiceNamed(name)) return *choice;
-  return Error(Code::kInvalidArgument, fmt::format("codec \"{}\" is none of {}",
+  return Error(Code::kInvalidArgument, fmt::format("codec \"{}\" is not one of {}",
                                                    Printable(name, kNameShownMax), KnownCodecs()));
 }
 

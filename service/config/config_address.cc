@@ -146,7 +146,7 @@ Result<std::vector<ConfiguredPeer>> ParsePeers(std::string_view text) {
   for (const std::string_view part : SplitList(text)) {
     const std::size_t equals = part.find('=');
     if (equals == std::string_view::npos) {
-      return Wrong(fmt::format("\"{}\" is no peer: give name=host:port", part));
+      return Wrong(fmt::format("\"{}\" is not a peer: give name=host:port", part));
     }
     ConfiguredPeer peer{.name = std::string(part.substr(0, equals)), .address = {}};
     if (Status status = CheckNodeName(peer.name); !status) return status.error();
@@ -176,7 +176,7 @@ Result<std::vector<std::string>> ParseRails(std::string_view text) {
                          return letter > ' ' && letter <= '~' && letter != '/';
                        });
     if (!valid) {
-      return Wrong(fmt::format("\"{}\" is no network device: give names like eth0,eth1",
+      return Wrong(fmt::format("\"{}\" is not a network device: give names like eth0,eth1",
                                part.substr(0, kDeviceMax)));
     }
     if (std::find(rails.begin(), rails.end(), part) != rails.end()) {

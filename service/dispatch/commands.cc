@@ -60,10 +60,10 @@ void JobCommands::Evict(Job& job, std::uint64_t rank, std::string cause) {
   if (rank >= job.world_size() || job.IsGone(static_cast<std::uint32_t>(rank))) return;
   job.steering.evicted |= std::uint64_t{1} << rank;
   job.Changed();
-  const RankSlot& slot = job.rank_slot(static_cast<std::uint32_t>(rank));
-  if (slot.session == nullptr) return;  // it is another node's
+  const JobRank& entry = job.rank_entry(static_cast<std::uint32_t>(rank));
+  if (entry.session == nullptr) return;  // it is another node's
   // Once in a session's life, or as often as a person may ask.
-  rpc_.Send(SessionBroken{.session = slot.session->identity().id,
+  rpc_.Send(SessionBroken{.session = entry.session->identity().id,
                           .error = Error(Code::kPeerLost, std::move(cause)),
                           .evicted = true});
 }
@@ -148,7 +148,7 @@ void JobCommands::FinishJobDrain(Job& job, TimeNs now) {
   DrainState& drain = job.steering.drain;
   if (!drain.agreed || drain.done || job.failed || job.operations_open > 0) return;
   for (const std::uint32_t rank : job.local()) {
-    if (job.rank_slot(rank).operations < drain.operations) return;
+    if (job.rank_entry(rank).operations < drain.operations) return;
   }
   if (job.gradients && job.gradients->IterationsEnded() < drain.iterations) return;
   drain.done = true;

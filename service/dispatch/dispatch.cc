@@ -262,16 +262,16 @@ void Dispatch::Handle(OpenSession message, TimeNs now) {
   Session& session = *message.session;
   const SessionIdentity& identity = session.identity();
   Job& job = FindOrOpenJob(identity, now);
-  RankSlot& slot = job.rank_slot(identity.rank);
+  JobRank& entry = job.rank_entry(identity.rank);
   // Leases gives each rank of a job once.
-  HR_CHECK(slot.session == nullptr && !slot.gone, identity.rank);
+  HR_CHECK(entry.session == nullptr && !entry.gone, identity.rank);
   if (Status status = doorbells_.Watch(session.doorbell()); !status) {
     Answer(SessionBroken{identity.id, status.error().Within("listen to the doorbell")});
     return Answer(SessionDiscarded{identity.id});
   }
   job.RaiseEpoch(identity.epoch);
-  slot.session = std::move(message.session);
-  slot.open.Reserve(kOperationsMax);
+  entry.session = std::move(message.session);
+  entry.open.Reserve(kOperationsMax);
   parts_->flow.recorder().RankAttached(job, identity.rank);
   HR_CHECK(FindReading(identity.id) == nullptr, identity.id.value);
   readings_.push_back({&session, &job});
@@ -503,13 +503,13 @@ void Dispatch::Close(SessionId id, bool orderly, Code code, const std::string& c
   const Reading reading = *found;
   Job& job = *reading.job;
   const std::uint32_t rank = reading.session->identity().rank;
-  RankSlot& slot = job.rank_slot(rank);
+  JobRank& entry = job.rank_entry(rank);
   readings_.erase(readings_.begin() + (found - readings_.data()));
   ++readings_version_;
   ++board_.counters.sessions_closed;
   doorbells_.Unwatch(reading.session->doorbell());
-  HR_CHECK(!slot.gone && slot.session.get() == reading.session, rank);
-  slot.gone = true;
+  HR_CHECK(!entry.gone && entry.session.get() == reading.session, rank);
+  entry.gone = true;
   job.Changed();
   const Failure failure{code, fmt::format("{} {} after {}", job.DescribeRank(rank), cause,
                                           job.DescribeProgress(rank))};
@@ -532,7 +532,7 @@ void Dispatch::Close(SessionId id, bool orderly, Code code, const std::string& c
 void Dispatch::CloseSpanning(Job& job, std::uint32_t rank, bool orderly, const Failure& failure,
                              TimeNs now) {
   if (!orderly) return parts_->flow.FailJob(job, failure, Flow::Found::kHere, now);
-  const std::uint64_t posted = job.rank_slot(rank).operations;
+  const std::uint64_t posted = job.rank_entry(rank).operations;
   const std::uint64_t iterations = job.IterationsOf(rank);
   if (job.nodes() != nullptr) SendLeft(job, rank, failure);
   Report(RankLeft{job.id(), rank, posted, iterations});
@@ -543,11 +543,11 @@ void Dispatch::CloseSpanning(Job& job, std::uint32_t rank, bool orderly, const F
 void Dispatch::DiscardGone(TimeNs now) {
   for (std::size_t i = 0; i < jobs_.size();) {
     Job& job = *jobs_[i];
-    for (RankSlot& slot : job.rank_slots()) {
-      if (!slot.gone || slot.session == nullptr || slot.posted != slot.ended) continue;
-      const SessionId id = slot.session->identity().id;
-      parts_->flow.recorder().RankDiscarded(job, slot.session->identity().rank);
-      mapping_.Send(DiscardSession{std::move(slot.session)});
+    for (JobRank& entry : job.ranks()) {
+      if (!entry.gone || entry.session == nullptr || entry.posted != entry.ended) continue;
+      const SessionId id = entry.session->identity().id;
+      parts_->flow.recorder().RankDiscarded(job, entry.session->identity().rank);
+      mapping_.Send(DiscardSession{std::move(entry.session)});
       if (job.residuals_booked_on != id) rpc_.Send(SessionDiscarded{id});
       job.Changed();
     }

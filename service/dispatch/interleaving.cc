@@ -171,7 +171,7 @@ void Interleaving::HoldBack(const InterleavedJob& held, const InterleavedJob& ot
                             const Shifts& shifts, std::size_t index, TimeNs now) {
   Job& job = *held.job;
   // Somebody else's hold stays, and of a job of several nodes one node decides.
-  if (shifts.shift_s[index] <= 0 || job.hold.until_ns != 0 || !job.rank_slot(0).session) return;
+  if (shifts.shift_s[index] <= 0 || job.hold.until_ns != 0 || !job.rank_entry(0).session) return;
   Pair& pair = PairOf(held, other);
   if (pair.pending || pair.violations >= kViolations) return;
   const std::array<const InterleavedJob*, 2> interleaved{&held, &other};

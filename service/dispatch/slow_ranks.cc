@@ -97,7 +97,7 @@ void SlowRanks::SetBound(Job& job, const SlowBound& bound, TimeNs now) {
 
 void SlowRanks::CompareWithTimeout(const Job& job) {
   const SlowBound& bound = job.slow.bound;
-  const Session* const first = job.rank_slots().front().session.get();
+  const Session* const first = job.ranks().front().session.get();
   if (bound.least_world == 0 || first == nullptr) return;
   // The looks are so far apart, and the last one may have come just before.
   const TimeNs within_ns = BoundOf(job.slow) + 2 * WindowOf(bound);
@@ -115,8 +115,8 @@ void SlowRanks::CompareWithTimeout(const Job& job) {
 // one soon: of a rank that waits between some of its operations only, parts of iterations differ.
 void SlowRanks::Measure(Job& job, std::uint32_t rank, TimeNs now) {
   SlowRanksState& slow = job.slow;
-  const RankSlot& slot = job.rank_slot(rank);
-  if (!job.formed() || job.failed || job.world_size() < 2 || slot.session == nullptr) return;
+  const JobRank& entry = job.rank_entry(rank);
+  if (!job.formed() || job.failed || job.world_size() < 2 || entry.session == nullptr) return;
   if (slow.activities[rank].said != RankState::Kind::kActive) {
     ReportState(job, rank, RankState::Kind::kActive, now);
   }
@@ -124,7 +124,7 @@ void SlowRanks::Measure(Job& job, std::uint32_t rank, TimeNs now) {
   if (slow.counts_from_ns == 0) slow.counts_from_ns = now + BoundOf(slow);
   if (now < slow.counts_from_ns) return;
   OwnWindow& window = slow.windows[rank];
-  const std::uint64_t waited_ns = slot.session->WaitedNs();
+  const std::uint64_t waited_ns = entry.session->WaitedNs();
   const bool has_waited = std::exchange(window.last_waited_ns, waited_ns) != waited_ns;
   const TimeNs length_ns = now - window.begin_ns;
   const TimeNs least_ns = WindowOf(slow.bound);
@@ -237,8 +237,8 @@ void SlowRanks::CheckJob(Job& job, TimeNs now) {
   if (job.formed() && slow.counts_from_ns == 0) slow.counts_from_ns = now + BoundOf(slow);
   const bool counts = job.formed() && !IsHeld(job) && now >= slow.counts_from_ns;
   for (const std::uint32_t rank : job.local()) {
-    const RankSlot& slot = job.rank_slot(rank);
-    if (slot.session != nullptr && !slot.gone) again |= CheckRank(job, rank, counts, now);
+    const JobRank& entry = job.rank_entry(rank);
+    if (entry.session != nullptr && !entry.gone) again |= CheckRank(job, rank, counts, now);
   }
   if (job.IsHere(0)) {
     // It may not have been allowed before.
@@ -252,10 +252,10 @@ void SlowRanks::CheckJob(Job& job, TimeNs now) {
 bool SlowRanks::CheckRank(Job& job, std::uint32_t rank, bool counts, TimeNs now) {
   using Kind = RankState::Kind;
   RankActivity& activity = job.slow.activities[rank];
-  const RankSlot& slot = job.rank_slot(rank);
-  const RankActivity seen{.posted = slot.posted,
-                          .ended = slot.ended,
-                          .waited_ns = WaitsOf(*slot.session),
+  const JobRank& entry = job.rank_entry(rank);
+  const RankActivity seen{.posted = entry.posted,
+                          .ended = entry.ended,
+                          .waited_ns = WaitsOf(*entry.session),
                           .since_ns = now,
                           .said = activity.said};
   const bool same = activity.since_ns != 0 && activity.posted == seen.posted &&
@@ -268,13 +268,13 @@ bool SlowRanks::CheckRank(Job& job, std::uint32_t rank, bool counts, TimeNs now)
   if (now - activity.since_ns < BoundOf(job.slow)) return true;
   const Kind kind = Waits(job, rank) ? Kind::kWaits : Kind::kStalled;
   if (kind != activity.said) ReportState(job, rank, kind, now);
-  return kind == Kind::kWaits || slot.session->CountsElsewhere();
+  return kind == Kind::kWaits || entry.session->CountsElsewhere();
 }
 
 // What it has posted is open because of others: other ranks here have not posted it, or it moves.
 // A gradient may be open for another reason: its block waits for another one of this very rank.
 bool SlowRanks::Waits(const Job& job, std::uint32_t rank) {
-  const Session* const session = job.rank_slots()[rank].session.get();
+  const Session* const session = job.ranks()[rank].session.get();
   bool waits = session != nullptr && session->WaitsElsewhere();
   if (job.operations_open > 0) {
     job.ForEachOpen([&](const Operation& operation) {

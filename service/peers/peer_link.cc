@@ -16,7 +16,8 @@ namespace headrace::service {
 namespace {
 
 constexpr int kPeerNestingMax = 16;
-// Of a refusal's text, which goes into the error texts of this node's clients. Ours are shorter.
+// Bytes of a refusal's text, which goes into the error texts of this node's clients. Ours are
+// shorter.
 constexpr std::size_t kRefusalTextMax = 512;
 
 capnp::ReaderOptions Bounds() {

@@ -23,7 +23,7 @@ Status JudgePlainGreeting(const std::string& address, std::string_view said) {
                  address + " closed the connection before it said anything: its log says why");
   }
   // Not what it said: who named the address as a rendezvous may be one who may not speak with it.
-  return Error(Code::kCorrupt, address + " is no Headrace service: it did not greet like one");
+  return Error(Code::kCorrupt, address + " is not a Headrace service: it did not greet like one");
 }
 
 using Buffer = std::array<char, kGreeting.size()>;

@@ -107,10 +107,10 @@ Status CheckPiecewiseCost(const PiecewiseCost& line) {
       return refuse("piece " + std::to_string(index) + " does not begin after the one before it");
     }
     if (!std::isfinite(piece.startup_s) || piece.startup_s < 0) {
-      return refuse("startup of piece " + std::to_string(index) + " is no duration");
+      return refuse("startup of piece " + std::to_string(index) + " is not a duration");
     }
     if (!std::isfinite(piece.s_per_byte) || piece.s_per_byte < 0) {
-      return refuse("seconds per byte of piece " + std::to_string(index) + " is no duration");
+      return refuse("seconds per byte of piece " + std::to_string(index) + " is not a duration");
     }
   }
   return {};

@@ -59,7 +59,7 @@ Status CheckInputs(const Profile& profile, const Route& route, const Recording& 
   if (settings.unit_bytes == 0) return {};
   if (settings.unit_bytes % SizeOf(profile.dtype) != 0) {
     return Error(Code::kInvalidArgument, "a unit of " + std::to_string(settings.unit_bytes) +
-                                             " bytes is no whole number of " +
+                                             " bytes is not a whole number of " +
                                              std::string(Name(profile.dtype)) + " elements");
   }
   if (profile.bytes() / settings.unit_bytes > kSetUnitsMax) {

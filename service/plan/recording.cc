@@ -24,7 +24,7 @@ Status CheckIteration(const RecordedIteration& each, const std::string& name, st
   const bool right = std::all_of(each.release_s.begin(), each.release_s.end(), IsDuration) &&
                      std::all_of(each.forward_s.begin(), each.forward_s.end(), IsDuration) &&
                      IsDuration(each.forward_begin_s);
-  if (!right) return RefuseRecording(name + " has a time that is no duration");
+  if (!right) return RefuseRecording(name + " has a time that is not a duration");
   if (!std::is_sorted(each.release_s.rbegin(), each.release_s.rend())) {
     return RefuseRecording(name + " releases a gradient before one behind it");
   }

@@ -70,7 +70,7 @@ Status CheckCoded(const Stage& stage) {
   if (stage.coded.size() > kCodecCostsMax) return Refuse(stage.name + " has too many codecs");
   for (const CodedLines& coded : stage.coded) {
     if (!IsCodecCost(coded.cost) || coded.lines.size() != stage.rails.size()) {
-      return Refuse(stage.name + " has costs of a codec that are none");
+      return Refuse(stage.name + " has invalid costs of a codec");
     }
     for (const PiecewiseCost& line : coded.lines) {
       if (Status status = CheckPiecewiseCost(line); !status)

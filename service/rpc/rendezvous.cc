@@ -49,7 +49,7 @@ Status CheckRendezvous(const RendezvousRules& rules, LeaseRequest& request) {
       request.architecture != kServersName) {
     return Error(
         Code::kInvalidArgument,
-        fmt::format("architecture \"{}\": there are {} and {}",
+        fmt::format("unknown architecture \"{}\" (known: {}, {})",
                     Printable(request.architecture, kRendezvousMax), kAllReduceName, kServersName));
   }
   return {};

@@ -1,9 +1,9 @@
 #include "service/watch/watch.h"
 
-#include <chrono>
 #include <utility>
 
 #include "ipc/base/check.h"
+#include "ipc/base/clock.h"
 #include "service/plan/planner.h"
 
 namespace headrace::service {
@@ -93,9 +93,7 @@ void Watch::Show(const Event& event) {
   log_(event);
   ipc::EventRow row{};
   row.number = ++events_;
-  row.at_unix_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                       std::chrono::system_clock::now().time_since_epoch())
-                       .count();
+  row.at_unix_ns = UnixNow();
   row.code = static_cast<std::uint32_t>(event.code);
   row.job_id = event.job.value;
   ipc::SetText(row.text, event.text);

@@ -55,7 +55,7 @@ def read_model(name: str, folder: Path = PROFILES) -> Model:
 
     dtype = profile.get("dtype", "float32")
     if not isinstance(dtype, str) or dtype not in ELEMENT_BYTES:
-        raise ProfileError(f"{at('dtype')}dtype: {dtype!r} is none of {', '.join(ELEMENT_BYTES)}")
+        raise ProfileError(f"{at('dtype')}dtype: {dtype!r} is not one of {', '.join(ELEMENT_BYTES)}")
     rows = profile.get("tensors")
     if not isinstance(rows, list) or not rows:
         raise ProfileError(f"{at('tensors')}tensors: has to be a list of at least one tensor; {REMEDY}")

@@ -102,7 +102,7 @@ Status CudaDriver::CheckVersion() {
                              library));
   }
   if (result != CuResult::kSuccess) {
-    return Error(Code::kUnavailable, fmt::format("{} tells no version (CUDA error {})", library,
+    return Error(Code::kUnavailable, fmt::format("{} reports no version (CUDA error {})", library,
                                                  static_cast<unsigned>(result)));
   }
   if (version_ < kCudaVersionMin) {

@@ -66,7 +66,7 @@ Status NcclLibrary::CheckVersion() {
   }
   const auto get_version = reinterpret_cast<decltype(functions_.get_version)>(symbol);
   if (const NcclResult result = get_version(&version_); result != NcclResult::kSuccess) {
-    return Error(Code::kUnavailable, fmt::format("{} tells no version (NCCL error {})", library,
+    return Error(Code::kUnavailable, fmt::format("{} reports no version (NCCL error {})", library,
                                                  static_cast<unsigned>(result)));
   }
   if (version_ < kNcclVersionMin) {

@@ -159,7 +159,7 @@ Result<Authority> ReadAuthority(const NodeRequest& request) {
   Result<UniqueKey> key = ReadKey(request.authority + "/authority.key");
   if (!key) return key.error();
   if (X509_check_ca(certificate->get()) != 1) {
-    return Wrong(path + " is no authority's certificate, and cannot sign others");
+    return Wrong(path + " is not an authority's certificate, and cannot sign others");
   }
   if (X509_check_private_key(certificate->get(), key->get()) != 1) {
     return OpensslError(

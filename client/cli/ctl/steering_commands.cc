@@ -117,7 +117,7 @@ int Sends(const Globals& globals, const SteeringOptions& options) {
 int Compress(const Globals& globals, const SteeringOptions& options) {
   const std::optional<CodecChoice> codec = ChoiceNamed(options.text);
   if (!codec) {
-    Complain(fmt::format("codec \"{}\" is none of {}", Printable(options.text), KnownCodecs()));
+    Complain(fmt::format("codec \"{}\" is not one of {}", Printable(options.text), KnownCodecs()));
     return kExitUsage;
   }
   return SteerAndReport(

@@ -35,7 +35,7 @@ constexpr std::array kRateUnits = {
 
 Error NoRate(std::string_view text) {
   return Error(Code::kInvalidArgument,
-               fmt::format("\"{}\" is no rate: write a number and bit, kbit, Mbit, Gbit or Tbit "
+               fmt::format("\"{}\" is not a rate: write a number and bit, kbit, Mbit, Gbit or Tbit "
                            "(2Gbit), or B, kB, MB, GB, KiB, MiB or GiB and /s (100MB/s), or none",
                            text));
 }

@@ -568,7 +568,7 @@ def init(
     _set_slow(options, slow, slow_evict)
     if role is not None:
         if role not in ROLES:
-            raise ValueError(f'role "{role}" is none of {", ".join(ROLES)}')
+            raise ValueError(f'role "{role}" is not one of {", ".join(ROLES)}')
         options.role = ROLES.index(role)
     return warned_of_halves(Session(options))
 

@@ -200,14 +200,14 @@ void Flow::StageEnded(Job& job, const transport::Completion& completion, TimeNs 
 
 void Flow::CompleteRecord(Job& job, std::uint32_t rank, std::uint64_t record,
                           const Failure* failure, std::uint8_t source) {
-  RankSlot& slot = job.rank_slot(rank);
-  HR_CHECK(slot.session != nullptr, rank, record);
+  JobRank& entry = job.rank_entry(rank);
+  HR_CHECK(entry.session != nullptr, rank, record);
   // Each record is completed once, whatever it was and however it ends.
-  HR_CHECK(slot.ended < slot.posted && job.use->posts > 0, rank, record, slot.posted);
+  HR_CHECK(entry.ended < entry.posted && job.use->posts > 0, rank, record, entry.posted);
   const Code code = failure != nullptr ? failure->code : Code::kOk;
   const std::string_view text = failure != nullptr ? std::string_view(failure->text) : "";
-  if (slot.session->completions().End(record, code, text, source)) ++board_.counters.wake_calls;
-  ++slot.ended;
+  if (entry.session->completions().End(record, code, text, source)) ++board_.counters.wake_calls;
+  ++entry.ended;
   --job.use->posts;
 }
 
@@ -282,7 +282,7 @@ void Flow::CompleteOperation(Job& job, Operation& operation) {
     OperationSpec spec = operation.spec;
     spec.data = job.memory(sequence, rank);
     const UsedRanges ranges = RangesOf(job, spec, rank);
-    for (const OpenRange& range : ranges.all()) job.rank_slot(rank).open.Close(range);
+    for (const OpenRange& range : ranges.all()) job.rank_entry(rank).open.Close(range);
   }
   if (!operation.paired()) job.part_tables().Drop(sequence);
 }

@@ -25,7 +25,7 @@ constexpr std::uint64_t kShownEvery = 4;
 std::optional<Failure> CheckMemory(const Job& job, const Session& session) {
   const std::int8_t device = session.gradients()->device;
   for (std::uint32_t rank = 0; rank < job.world_size(); ++rank) {
-    const Session* const other = job.rank_slots()[rank].session.get();
+    const Session* const other = job.ranks()[rank].session.get();
     if (other == nullptr || other == &session || other->gradients() == nullptr) continue;
     const std::int8_t others = other->gradients()->device;
     if ((device == transport::kHost) == (others == transport::kHost)) continue;
@@ -61,7 +61,7 @@ std::optional<Failure> Plans::MakeResiduals(Job& job, const plan::Plan& plan) {
   if (job.residuals != nullptr) return {};
   const Session* first = nullptr;
   for (const std::uint32_t rank : job.local()) {
-    const Session* const session = job.rank_slots()[rank].session.get();
+    const Session* const session = job.ranks()[rank].session.get();
     if (session == nullptr || session->gradients() == nullptr) continue;
     if (session->gradients()->device != transport::kHost) return {};  // these codecs keep none
     if (first == nullptr) first = session;

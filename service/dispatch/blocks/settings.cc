@@ -86,7 +86,7 @@ void SettingChanges::ReportLostSettings(const Job& job) {
 
 std::uint64_t SettingChanges::NextOperation(const Job& job) {
   std::uint64_t posted = 0;
-  for (const RankSlot& slot : job.rank_slots()) posted = std::max(posted, slot.operations);
+  for (const JobRank& entry : job.ranks()) posted = std::max(posted, entry.operations);
   return posted + 1;
 }
 

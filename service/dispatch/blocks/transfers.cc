@@ -16,7 +16,7 @@ constexpr std::size_t kScratchBlocks = 8;
 // Where element `begin` of the operation lies; of a plan's block, whose elements are in runs, where
 // the rank's gradients begin.
 std::byte* MemoryOf(Job& job, const Operation& operation, std::uint32_t rank, std::uint64_t begin) {
-  if (operation.planned()) return job.rank_slots()[rank].session->gradients()->base;
+  if (operation.planned()) return job.ranks()[rank].session->gradients()->base;
   std::byte* const start = job.memory(operation.spec.sequence, rank);
   return start == nullptr ? nullptr : start + begin * SizeOf(operation.spec.dtype);
 }

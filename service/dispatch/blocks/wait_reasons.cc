@@ -88,8 +88,8 @@ void WaitReasons::ShowGathering(Job& job, Operation& operation) {
                paused ? job.paused_by : 0);
   }
   const std::uint32_t missing = job.FirstMissing(operation.posts);
-  const auto reason = job.rank_slot(missing).session ? ipc::WaitReason::kRankNotReady
-                                                     : ipc::WaitReason::kRankNotAttached;
+  const auto reason = job.rank_entry(missing).session ? ipc::WaitReason::kRankNotReady
+                                                      : ipc::WaitReason::kRankNotAttached;
   Set(job, operation, reason, missing);
 }
 
@@ -111,7 +111,7 @@ void WaitReasons::ShowWaitingPair(Job& job, Operation& operation) {
   const bool sent = spec.kind == ipc::kSend;
   const std::uint32_t missing = sent ? spec.target : spec.source;
   const bool may_be_here = !job.formed() || job.IsHere(missing);
-  if (may_be_here && job.rank_slot(missing).session == nullptr) {
+  if (may_be_here && job.rank_entry(missing).session == nullptr) {
     return Set(job, operation, ipc::WaitReason::kRankNotAttached, missing);
   }
   Set(job, operation, sent ? ipc::WaitReason::kNoReceive : ipc::WaitReason::kNoSend, missing);

@@ -19,7 +19,7 @@ namespace {
 
 // The gradient of a record that was checked.
 std::uint32_t TensorOf(Job& job, std::uint32_t rank, const ipc::GradientRecord& record) {
-  return record.tensor - job.rank_slot(rank).session->gradients()->first.value;
+  return record.tensor - job.rank_entry(rank).session->gradients()->first.value;
 }
 
 std::size_t PlaceOf(const Job& job, std::uint32_t rank) {
@@ -51,10 +51,10 @@ Status CheckBetweenNodes(const OperationSpec& spec, const Job& job) {
 }  // namespace
 
 void Intake::Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now) {
-  HR_CHECK(rank < job.world_size() && job.rank_slot(rank).session != nullptr, rank);
-  HR_CHECK(record.commit == job.rank_slot(rank).posted + 1, rank, record.commit);
+  HR_CHECK(rank < job.world_size() && job.rank_entry(rank).session != nullptr, rank);
+  HR_CHECK(record.commit == job.rank_entry(rank).posted + 1, rank, record.commit);
   ++board_.counters.records_read;
-  job.rank_slot(rank).posted = record.commit;
+  job.rank_entry(rank).posted = record.commit;
   ++job.use->posts;
   job.Changed();
   // Whatever else flags say, it is an operation, so that the count of operations stays the same on
@@ -67,9 +67,9 @@ void Intake::Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeN
 }
 
 void Intake::PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now) {
-  RankSlot& slot = job.rank_slot(rank);
-  const std::uint64_t sequence = ++slot.operations;
-  HR_CHECK(sequence <= slot.posted, rank, sequence, slot.posted);
+  JobRank& entry = job.rank_entry(rank);
+  const std::uint64_t sequence = ++entry.operations;
+  HR_CHECK(sequence <= entry.posted, rank, sequence, entry.posted);
   Operation& operation = job.slot(sequence);
   const bool found = operation.state != Operation::State::kFree;
   if (found && operation.spec.sequence != sequence) {
@@ -84,11 +84,11 @@ void Intake::PostOperation(Job& job, std::uint32_t rank, const ipc::Record& reco
   if (std::optional<Failure> over = OverQuota(job); over) {
     return flow_.FailOperation(job, operation, std::move(*over), now);
   }
-  Result<OperationSpec> spec = CheckRecord(record, *slot.session);
+  Result<OperationSpec> spec = CheckRecord(record, *entry.session);
   if (spec && spec->has_parts) {
     HR_CHECK(job.world_size() <= rows_.size(), job.world_size(), rows_.size());
     const auto rows = std::span(rows_).first(job.world_size());
-    if (Status read = CheckParts(record, *slot.session, *spec, rows); !read) spec = read.error();
+    if (Status read = CheckParts(record, *entry.session, *spec, rows); !read) spec = read.error();
   }
   if (!spec) {
     ++board_.counters.records_refused;
@@ -117,7 +117,7 @@ std::optional<Failure> Intake::KeepParts(Job& job, const Operation& operation, s
 
 bool Intake::Open(Job& job, Operation& operation, std::uint32_t rank, const ipc::Record& record,
                   TimeNs now) {
-  const std::uint64_t sequence = job.rank_slot(rank).operations;
+  const std::uint64_t sequence = job.rank_entry(rank).operations;
   HR_CHECK(operation.state == Operation::State::kFree, rank, sequence);
   if (job.failure) {
     flow_.CompleteRecord(job, rank, record.commit, &*job.failure);
@@ -142,7 +142,7 @@ bool Intake::Open(Job& job, Operation& operation, std::uint32_t rank, const ipc:
   ++job.operations_open;
   // Ranks that are past it already were refused then, as too far ahead.
   for (std::uint32_t other = 0; other < job.world_size(); ++other) {
-    if (other != rank && job.rank_slot(other).operations >= sequence)
+    if (other != rank && job.rank_entry(other).operations >= sequence)
       operation.completed |= Bit(other);
   }
   operation.posts.ranks = operation.completed;
@@ -241,20 +241,20 @@ bool Intake::UseMemory(Job& job, Operation& operation, std::uint32_t rank,
   const UsedRanges used = RangesOf(job, spec, rank);
   if (used.count == 0) return true;
   HR_CHECK((operation.in_use & Bit(rank)) == 0, operation.spec.sequence, rank);
-  for (const OpenRange& range : used.all()) job.rank_slot(rank).open.Open(range);
+  for (const OpenRange& range : used.all()) job.rank_entry(rank).open.Open(range);
   operation.in_use |= Bit(rank);
   return true;
 }
 
 void Intake::PostPair(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now) {
   if (job.failed) return flow_.CompleteRecord(job, rank, record.commit, &*job.failure);
-  RankSlot& slot = job.rank_slot(rank);
+  JobRank& entry = job.rank_entry(rank);
   const auto refused = [&](const Error& error) {
     ++board_.counters.records_refused;
     return Failure{error.code(), fmt::format("{} posted a record that cannot be carried out: {}",
                                              job.DescribeRank(rank), error.text())};
   };
-  const Result<PairSides> sides = CheckSides(record, slot.session->identity());
+  const Result<PairSides> sides = CheckSides(record, entry.session->identity());
   if (!sides) {
     // Nobody else can wait for it.
     const Failure failure = refused(sides.error());
@@ -271,7 +271,7 @@ void Intake::PostPair(Job& job, std::uint32_t rank, const ipc::Record& record, T
   if (std::optional<Failure> over = OverQuota(job); over) {
     return FailPost(job, *pair, std::move(*over), now);
   }
-  Result<OperationSpec> spec = CheckRecord(record, *slot.session);
+  Result<OperationSpec> spec = CheckRecord(record, *entry.session);
   if (!spec) return FailPost(job, *pair, refused(spec.error()), now);
   spec->sequence = sequence;
   Join(job, operation, rank, *spec, record, now);
@@ -342,7 +342,7 @@ std::optional<Failure> Intake::WhyNoPair(const Job& job, std::uint32_t rank,
   }
   if (refusing_) return Failure{Code::kUnavailable, "the service is shutting down"};
   const DrainState& drain = job.steering.drain;
-  if (drain.agreed && job.rank_slots()[rank].operations >= drain.operations &&
+  if (drain.agreed && job.ranks()[rank].operations >= drain.operations &&
       job.IterationsOf(rank) >= drain.iterations) {
     return DrainedFailure(job);
   }
@@ -365,7 +365,7 @@ void Intake::PostGradient(Job& job, std::uint32_t rank, const ipc::GradientRecor
 std::optional<Failure> Intake::CheckAndPost(Job& job, std::uint32_t rank,
                                             const ipc::GradientRecord& record, TimeNs now) {
   if (job.gradients_failure) return job.gradients_failure;
-  const Session& session = *job.rank_slot(rank).session;
+  const Session& session = *job.rank_entry(rank).session;
   const Result<std::uint32_t> tensor = CheckGradient(record, session);
   if (!tensor) {
     ++board_.counters.records_refused;
@@ -439,8 +439,8 @@ std::optional<Failure> Intake::OverQuota(const Job& job) {
 
 void Intake::Await(Job& job, std::uint32_t rank, const ipc::Record& record,
                    std::uint64_t sequence) {
-  HR_CHECK(record.commit == job.rank_slot(rank).posted, rank, record.commit);
-  std::vector<AwaitedPost>& awaited = job.rank_slot(rank).awaited;
+  HR_CHECK(record.commit == job.rank_entry(rank).posted, rank, record.commit);
+  std::vector<AwaitedPost>& awaited = job.rank_entry(rank).awaited;
   // Once: later ones find the memory. Only who posts more sends and receives than an honest client
   // has room for needs more: there are as many as there may be pairs.
   if (awaited.capacity() < kAwaitedUsual) awaited.reserve(kAwaitedUsual);
@@ -459,7 +459,7 @@ void Intake::Await(Job& job, std::uint32_t rank, const ipc::Record& record,
 
 bool Intake::IsAwaited(Job& job, std::uint32_t rank, const AwaitedPost& post) {
   if (post.sequence == 0) {
-    const Session::Gradients& gradients = *job.rank_slot(rank).session->gradients();
+    const Session::Gradients& gradients = *job.rank_entry(rank).session->gradients();
     return job.gradients->IsAwaited(rank, post.record.tensor - gradients.first.value,
                                     post.record.commit);
   }
@@ -483,21 +483,21 @@ bool Intake::CheckReadyWords(Jobs& jobs, TimeNs now) {
 
 // In the order of the records. What a rank's end or a failure has settled is forgotten here.
 bool Intake::CheckReadyWordsOf(Job& job, std::uint32_t rank, TimeNs now) {
-  RankSlot& slot = job.rank_slot(rank);
+  JobRank& entry = job.rank_entry(rank);
   std::size_t kept = 0;
   bool any = false;
-  for (std::size_t i = 0; i < slot.awaited.size(); ++i) {
-    const AwaitedPost post = slot.awaited[i];
-    if (slot.session == nullptr || !IsAwaited(job, rank, post)) continue;
-    if (!slot.session->IsReady(post.record.commit)) {
-      slot.awaited[kept++] = post;
+  for (std::size_t i = 0; i < entry.awaited.size(); ++i) {
+    const AwaitedPost post = entry.awaited[i];
+    if (entry.session == nullptr || !IsAwaited(job, rank, post)) continue;
+    if (!entry.session->IsReady(post.record.commit)) {
+      entry.awaited[kept++] = post;
       continue;
     }
     MarkReady(job, rank, post, now);
     any = true;
   }
-  const std::size_t settled = slot.awaited.size() - kept;
-  slot.awaited.resize(kept);
+  const std::size_t settled = entry.awaited.size() - kept;
+  entry.awaited.resize(kept);
   HR_CHECK(job.awaited >= settled && awaited_ >= job.awaited, job.awaited, awaited_, settled);
   job.awaited -= settled;
   awaited_ -= settled;

@@ -30,7 +30,7 @@ Status CopyRows(const ipc::Record& record, const Session& session, std::span<ipc
   }
   if (record.tag % alignof(ipc::PartRow) != 0) {
     return Error(Code::kInvalidArgument,
-                 fmt::format("the parts table is at byte {}, which is no multiple of {}",
+                 fmt::format("the parts table is at byte {}, which is not a multiple of {}",
                              record.tag, alignof(ipc::PartRow)));
   }
   if (record.tag > memory.size() || rows.size_bytes() > memory.size() - record.tag) {

@@ -28,7 +28,7 @@ Job::Job(const SessionIdentity& identity, TimeNs now)
       epoch_(identity.epoch),
       restarts_(identity.epoch - 1),
       opened_ns_(now),
-      rank_slots_(identity.world_size),
+      ranks_(identity.world_size),
       pairs_(identity.world_size),
       part_tables_(identity.world_size),
       memory_(kOperationsMax * identity.world_size),
@@ -75,28 +75,28 @@ Status Job::Form(JobNodes nodes) {
 
 std::uint32_t Job::attached() const {
   return static_cast<std::uint32_t>(
-      std::count_if(rank_slots_.begin(), rank_slots_.end(),
-                    [](const RankSlot& slot) { return slot.session && !slot.gone; }));
+      std::count_if(ranks_.begin(), ranks_.end(),
+                    [](const JobRank& entry) { return entry.session && !entry.gone; }));
 }
 
 // The nodes of a job meet when each has all of its ranks.
 bool Job::HasMet() const {
   return formed_ && std::ranges::all_of(local_, [this](std::uint32_t rank) {
-           return rank_slots_[rank].session != nullptr || rank_slots_[rank].gone;
+           return ranks_[rank].session != nullptr || ranks_[rank].gone;
          });
 }
 
 RankMask Job::attached_ranks() const {
   RankMask ranks = 0;
-  for (std::size_t rank = 0; rank < rank_slots_.size(); ++rank) {
-    if (rank_slots_[rank].session) ranks |= RankMask{1} << rank;
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (ranks_[rank].session) ranks |= RankMask{1} << rank;
   }
   return ranks;
 }
 
 bool Job::HasSessions() const {
-  return std::any_of(rank_slots_.begin(), rank_slots_.end(),
-                     [](const RankSlot& slot) { return slot.session != nullptr; });
+  return std::any_of(ranks_.begin(), ranks_.end(),
+                     [](const JobRank& entry) { return entry.session != nullptr; });
 }
 
 std::uint32_t Job::FirstMissing(const Posts& posts) const {
@@ -164,7 +164,7 @@ bool Job::Uses(const Operation& operation, std::uint32_t rank, std::span<const s
 }
 
 std::int8_t Job::DeviceOf(const Operation& operation, std::uint32_t rank) {
-  if (operation.planned()) return rank_slots_[rank].session->gradients()->device;
+  if (operation.planned()) return ranks_[rank].session->gradients()->device;
   return device(operation.spec.sequence, rank);
 }
 
@@ -190,22 +190,22 @@ bool Job::Verifies(const Operation& operation) const {
 std::string Job::DescribeDifference(const Operation& operation, const Block& block,
                                     std::uint64_t differing) const {
   const auto other = static_cast<std::size_t>(std::countr_zero(differing));
-  return fmt::format("verify: what {} has got in {} is not what {} has got",
+  return fmt::format("verify: the result of {} in {} differs from that of {}",
                      DescribeRank(local_[other]), DescribeBlock(operation.NameOf(block)),
                      DescribeRank(local_.front()));
 }
 
 std::string Job::DescribeRank(std::uint32_t rank) const {
-  const RankSlot& slot = rank_slots_[rank];
-  if (!slot.session && nodes_) {
+  const JobRank& entry = ranks_[rank];
+  if (!entry.session && nodes_) {
     return fmt::format("rank {} on node {}", rank, nodes_->nodes[NodeOf(*nodes_, rank)].name);
   }
-  if (!slot.session) return fmt::format("rank {}", rank);
-  return fmt::format("rank {} (pid {})", rank, slot.session->identity().pid);
+  if (!entry.session) return fmt::format("rank {}", rank);
+  return fmt::format("rank {} (pid {})", rank, entry.session->identity().pid);
 }
 
 std::string Job::DescribeProgress(std::uint32_t rank) const {
-  const std::uint64_t operations = rank_slots_[rank].operations;
+  const std::uint64_t operations = ranks_[rank].operations;
   if (!gradients) return fmt::format("operation {}", operations);
   const std::uint64_t iterations = gradients->IterationsOf(rank);
   if (operations == 0) return fmt::format("iteration {}", iterations);
@@ -241,9 +241,9 @@ std::string Job::DescribePeers(std::uint64_t nodes) const {
 
 std::string_view Job::TensorName(const Operation& operation) const {
   if (operation.planned()) return gradients->layout().tensors[operation.wire().tensors[0]].name;
-  const RankSlot& slot = rank_slots_[operation.first_rank];
-  if (!slot.session) return {};
-  const Tensor* tensor = slot.session->FindTensor(operation.spec.tensor);
+  const JobRank& entry = ranks_[operation.first_rank];
+  if (!entry.session) return {};
+  const Tensor* tensor = entry.session->FindTensor(operation.spec.tensor);
   return tensor != nullptr ? std::string_view(tensor->name) : std::string_view();
 }
 

@@ -63,7 +63,7 @@ struct AwaitedPost {
 inline constexpr std::size_t kAwaitedUsual = kOperationsMax + kLayoutTensorsMax;
 
 // One rank of the job.
-struct RankSlot {
+struct JobRank {
   std::unique_ptr<Session> session;  // null before it attaches and after it was discarded
   bool gone = false;                 // its lease has ended; memory waits for open operations
   std::uint64_t posted = 0;          // records read
@@ -87,7 +87,7 @@ class Job {
 
   JobId id() const { return id_; }
   const std::string& name() const { return name_; }
-  std::uint32_t world_size() const { return static_cast<std::uint32_t>(rank_slots_.size()); }
+  std::uint32_t world_size() const { return static_cast<std::uint32_t>(ranks_.size()); }
   // The ranks whose posts an operation waits for: those of this node.
   RankMask local_ranks() const { return local_ranks_; }
   // Their numbers, growing.
@@ -123,9 +123,9 @@ class Job {
   void Changed() { ++changes_; }
   std::uint64_t changes() const { return changes_; }
 
-  RankSlot& rank_slot(std::uint32_t rank) { return rank_slots_[rank]; }
-  std::vector<RankSlot>& rank_slots() { return rank_slots_; }
-  const std::vector<RankSlot>& rank_slots() const { return rank_slots_; }
+  JobRank& rank_entry(std::uint32_t rank) { return ranks_[rank]; }
+  std::vector<JobRank>& ranks() { return ranks_; }
+  const std::vector<JobRank>& ranks() const { return ranks_; }
   std::uint32_t attached() const;
   RankMask attached_ranks() const;
   bool HasSessions() const;
@@ -193,7 +193,7 @@ class Job {
   // Where rank `rank`'s memory of the operation in that slot is kept.
   std::byte*& memory(std::uint64_t sequence, std::uint32_t rank) {
     if (IsPaired(sequence)) return PartOf(pairs_.at(sequence).memory, sequence, rank);
-    return memory_[(sequence % kOperationsMax) * rank_slots_.size() + rank];
+    return memory_[(sequence % kOperationsMax) * ranks_.size() + rank];
   }
   // Whether what `rank` has posted of an open operation begins, or its result does, in `memory`.
   bool Uses(const Operation& operation, std::uint32_t rank, std::span<const std::byte> memory);
@@ -201,19 +201,19 @@ class Job {
   // The GPU it is on, or transport::kHost.
   std::int8_t& device(std::uint64_t sequence, std::uint32_t rank) {
     if (IsPaired(sequence)) return PartOf(pairs_.at(sequence).devices, sequence, rank);
-    return devices_[(sequence % kOperationsMax) * rank_slots_.size() + rank];
+    return devices_[(sequence % kOperationsMax) * ranks_.size() + rank];
   }
   std::int8_t DeviceOf(const Operation& operation, std::uint32_t rank);
 
   // The number of the record by which `rank` posted the operation in that slot.
   std::uint64_t& RecordOf(std::uint64_t sequence, std::uint32_t rank) {
     if (IsPaired(sequence)) return PartOf(pairs_.at(sequence).records, sequence, rank);
-    return records_[(sequence % kOperationsMax) * rank_slots_.size() + rank];
+    return records_[(sequence % kOperationsMax) * ranks_.size() + rank];
   }
 
   // The ranks of this node whose posts it waits for; of a job that has not formed all that may be.
   RankMask WantedOf(const Posts& posts) const {
-    return posts.among & (formed_ ? local_ranks_ : ~RankMask{0} >> (64 - rank_slots_.size()));
+    return posts.among & (formed_ ? local_ranks_ : ~RankMask{0} >> (64 - ranks_.size()));
   }
   // The lowest rank that has not posted it; one that is attached before one that is not.
   std::uint32_t FirstMissing(const Posts& posts) const;
@@ -244,7 +244,8 @@ class Job {
   // Whether what the operation leaves is compared: it is the same on every rank, its turn has come,
   // and there is somebody to compare with. GPUs' memory is not.
   bool Verifies(const Operation& operation) const;
-  // "what rank 3 (pid 12) has got in block 2 of iteration 400 is not what rank 2 (pid 11) has got"
+  // "the result of rank 3 (pid 12) in block 2 of iteration 400 differs from that of rank 2 (pid
+  // 11)"
   std::string DescribeDifference(const Operation& operation, const Block& block,
                                  std::uint64_t differing) const;
   // Memory for blocks of GPUs that go to other nodes, by class of blocks: the host's first, then
@@ -264,7 +265,7 @@ class Job {
   bool IsRootHere(const Block& block) const { return IsHere(block.root); }
   // It has left the job, or is lost.
   bool IsGone(std::uint32_t rank) const {
-    return rank_slots_[rank].gone || (left_elsewhere & Bit(rank)) != 0;
+    return ranks_[rank].gone || (left_elsewhere & Bit(rank)) != 0;
   }
   bool IsHere(std::uint32_t rank) const { return (local_ranks_ & Bit(rank)) != 0; }
   // "rank 2 (pid 77) posted all_reduce of ... as operation 9; rank 0 (pid 75) posted ..."
@@ -364,7 +365,7 @@ class Job {
   std::uint32_t restarts_;
   TimeNs opened_ns_;
   TimeNs failed_ns_ = 0;
-  std::vector<RankSlot> rank_slots_;
+  std::vector<JobRank> ranks_;
   std::array<Operation, kOperationsMax> operations_;
   Pairs pairs_;
   PartTables part_tables_;

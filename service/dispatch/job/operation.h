@@ -34,7 +34,7 @@ struct Operation {
   OperationSpec spec;  // the first post
   std::uint32_t first_rank = 0;
   Posts posts;
-  RankMask in_use = 0;             // ranks in whose RankSlot::open its memory is
+  RankMask in_use = 0;             // ranks in whose JobRank::open its memory is
   RankMask completed = 0;          // ranks whose completion word has been written
   TimeNs since_ns = 0;             // when it came into its state
   std::uint64_t block_bytes = 0;   // of the blocks it is cut into; 0: it is one

@@ -113,7 +113,7 @@ struct Conflict {
 
 Conflict FindConflict(const Job& job, std::uint32_t rank, const Session& session,
                       const OpenRange& range) {
-  const OpenRange* const open = job.rank_slots()[rank].open.FindConflict(range);
+  const OpenRange* const open = job.ranks()[rank].open.FindConflict(range);
   if (open != nullptr) return {.open = open, .gradient = std::nullopt};
   return {.gradient = FindGradient(job, rank, session, range)};
 }
@@ -121,7 +121,7 @@ Conflict FindConflict(const Job& job, std::uint32_t rank, const Session& session
 }  // namespace
 
 std::optional<Failure> FindOverlap(Job& job, std::uint32_t rank, const OperationSpec& spec) {
-  const Session& session = *job.rank_slot(rank).session;
+  const Session& session = *job.rank_entry(rank).session;
   const UsedRanges used = RangesOf(job, spec, rank);
   for (const OpenRange& range : used.all()) {
     const Conflict conflict = FindConflict(job, rank, session, range);
@@ -141,14 +141,14 @@ std::optional<Failure> FindOverlap(Job& job, std::uint32_t rank, const Operation
 }
 
 std::optional<Failure> FindOverlap(Job& job, std::uint32_t rank, std::uint32_t tensor) {
-  const RankSlot& slot = job.rank_slot(rank);
-  if (slot.open.empty()) return {};
-  const OpenRange range = RangeOfGradient(*slot.session, tensor);
-  const OpenRange* const open = slot.open.FindConflict(range);
+  const JobRank& entry = job.rank_entry(rank);
+  if (entry.open.empty()) return {};
+  const OpenRange range = RangeOfGradient(*entry.session, tensor);
+  const OpenRange* const open = entry.open.FindConflict(range);
   if (open == nullptr) return {};
   return Overlap(fmt::format("{} posted {}", job.DescribeRank(rank), job.DescribeGradient(tensor)),
                  job.DescribeOperation(job.slot(open->sequence)),
-                 DescribeShared(range, *open, *slot.session));
+                 DescribeShared(range, *open, *entry.session));
 }
 
 }  // namespace headrace::service

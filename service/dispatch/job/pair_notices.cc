@@ -74,7 +74,7 @@ void SendWhatWasBefore(Job& job) {
   std::ranges::sort(sends);
   for (const std::uint64_t sequence : sends) SendAnnounced(job, job.pairs().at(sequence));
   for (const std::uint32_t rank : job.local()) {
-    if (!job.rank_slot(rank).gone) continue;
+    if (!job.rank_entry(rank).gone) continue;
     SendLeft(job, rank,
              {Code::kPeerLost, fmt::format("{} left the job after {}", job.DescribeRank(rank),
                                            job.DescribeProgress(rank))});

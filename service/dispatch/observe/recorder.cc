@@ -165,7 +165,7 @@ void Recorder::Publish(const Job& job) {
   if (std::exchange(record.changes_shown, job.changes()) == job.changes()) return;
   board_.Write(record.board_row, MakeJobRow(job));
   for (std::uint32_t rank = 0; rank < job.world_size(); ++rank) {
-    if (!job.rank_slots()[rank].session) continue;
+    if (!job.ranks()[rank].session) continue;
     board_.Write(record.ranks[rank].board_row, MakeRankRow(job, rank));
   }
 }

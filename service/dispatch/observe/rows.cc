@@ -108,10 +108,10 @@ ipc::JobRow MakeJobRow(const Job& job) {
   row.moving_ns = sums.moving_ns;
   row.held_ns = sums.held_ns;
   std::ranges::copy(sums.failed_by_code, std::begin(row.failed_by_code));
-  for (const RankSlot& slot : job.rank_slots()) {
-    if (slot.session == nullptr || !slot.session->HasDeviceMemory()) continue;
+  for (const JobRank& entry : job.ranks()) {
+    if (entry.session == nullptr || !entry.session->HasDeviceMemory()) continue;
     for (std::size_t gpu = 0; gpu < ipc::kGpuRowsMax; ++gpu) {
-      row.device_bytes[gpu] += slot.session->UseOf(static_cast<std::int8_t>(gpu)).bytes;
+      row.device_bytes[gpu] += entry.session->UseOf(static_cast<std::int8_t>(gpu)).bytes;
     }
   }
   ipc::SetText(row.name, job.name());
@@ -121,19 +121,19 @@ ipc::JobRow MakeJobRow(const Job& job) {
 }
 
 ipc::RankRow MakeRankRow(const Job& job, std::uint32_t rank) {
-  const RankSlot& slot = job.rank_slots()[rank];
-  HR_CHECK(slot.session != nullptr, rank);
-  const Session& session = *slot.session;
+  const JobRank& entry = job.ranks()[rank];
+  HR_CHECK(entry.session != nullptr, rank);
+  const Session& session = *entry.session;
   const RankRecord& record = job.record->ranks[rank];
   ipc::RankRow row{};
-  HR_CHECK(slot.ended <= slot.posted, rank, slot.posted, slot.ended);
+  HR_CHECK(entry.ended <= entry.posted, rank, entry.posted, entry.ended);
   row.job_id = job.id().value;
   row.rank = rank;
   row.pid = session.identity().pid;
   row.tensors = static_cast<std::uint32_t>(session.tensors_count());
   row.segment_bytes = session.segment_bytes();
-  row.operations_posted = slot.posted;
-  row.operations_ended = slot.ended;
+  row.operations_posted = entry.posted;
+  row.operations_ended = entry.ended;
   row.attached_ns = session.identity().attached_ns;
   row.bytes_posted = record.bytes_posted;
   row.last_posts = record.last_posts;
@@ -226,7 +226,7 @@ ipc::QueueRow MakeHeadRow(const Job& job, TimeNs now) {
     return row;
   }
   row.wait_argument = job.FirstMissing(gradients.posts(tensor));
-  const bool here = job.rank_slots()[row.wait_argument].session != nullptr;
+  const bool here = job.ranks()[row.wait_argument].session != nullptr;
   row.reason = static_cast<std::uint32_t>(here ? ipc::WaitReason::kRankNotReady
                                                : ipc::WaitReason::kRankNotAttached);
   return row;

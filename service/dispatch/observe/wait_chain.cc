@@ -18,7 +18,7 @@ struct WaitLink {
 };
 
 std::int32_t PidOf(const Job& job, std::uint32_t rank) {
-  const Session* const session = job.rank_slots()[rank].session.get();
+  const Session* const session = job.ranks()[rank].session.get();
   return session == nullptr ? 0 : session->identity().pid;
 }
 

@@ -110,7 +110,7 @@ std::string OtherSide(const Job& job, const Operation& operation) {
   }
   const bool sent = operation.spec.kind == ipc::kSend;
   const std::uint32_t missing = sent ? operation.spec.target : operation.spec.source;
-  const bool absent = job.IsHere(missing) && job.rank_slots()[missing].session == nullptr;
+  const bool absent = job.IsHere(missing) && job.ranks()[missing].session == nullptr;
   return fmt::format("{} has not posted its {}{}", job.DescribeRank(missing),
                      sent ? "receive" : "send", absent ? " and is not attached" : "");
 }
@@ -230,7 +230,7 @@ std::string WhyNoPlan(const Job& job) {
   RankMask absent = 0;
   for (RankMask left = AllRanks(job); left != 0; left &= left - 1) {
     const auto rank = static_cast<std::uint32_t>(std::countr_zero(left));
-    const Session* const session = job.rank_slots()[rank].session.get();
+    const Session* const session = job.ranks()[rank].session.get();
     if (session == nullptr) absent |= RankMask{1} << rank;
     if (session != nullptr && session->gradients() == nullptr) without |= RankMask{1} << rank;
   }
@@ -282,9 +282,8 @@ Failure DescribeTimeout(const Job& job, const Operation& operation, const Lanes&
     return {Code::kTimeout, fmt::format("{}: {} it", what, job.DescribeMissing(operation.posts))};
   }
   const std::uint32_t missing = job.FirstMissing(operation.posts);
-  return {Code::kTimeout,
-          fmt::format("{}: {} has not posted it{}", what, job.DescribeRank(missing),
-                      job.rank_slots()[missing].session ? "" : " and is not attached")};
+  return {Code::kTimeout, fmt::format("{}: {} has not posted it{}", what, job.DescribeRank(missing),
+                                      job.ranks()[missing].session ? "" : " and is not attached")};
 }
 
 Failure DescribeTimeout(const Job& job, std::uint32_t tensor, const Lanes& lanes, TimeNs now) {

@@ -187,7 +187,7 @@ def survey(methods: tuple[str, ...], path: Path = PUBLISHED / "survey_throughput
             found.single_s[throughput.model] = throughput.iteration_s
             continue
         if throughput.method not in methods:
-            raise row.wrong("method", f'"{throughput.method}" is none of {", ".join(methods)}')
+            raise row.wrong("method", f'"{throughput.method}" is not one of {", ".join(methods)}')
         key = (throughput.network, throughput.model, throughput.gpus, throughput.method)
         if key in found.measured:
             raise row.wrong("gpus", "the same measurement stands above")

@@ -225,7 +225,7 @@ class Manifests(unittest.TestCase):
         self.assertEqual(list(self.complaints(documents).values()), [""])
         self.machine.peers = "gpu-16"
         (said,) = self.complaints(documents).values()
-        self.assertIn('"gpu-16" is no peer', said)
+        self.assertIn('"gpu-16" is not a peer', said)
 
     def test_the_runtime_is_the_one_that_the_train_job_names(self) -> None:
         documents = self.documents("trainjob")

@@ -164,7 +164,7 @@ class Reconfigure(ServiceCase):
                 "none of the 1 handles",
                 "stands twice",
                 "0 handles",
-                "none of the backend headrace",
+                "not a handle of the backend headrace",
                 "5000 letters",
                 "speed",
                 "not all of the 2 ranks",

@@ -70,7 +70,7 @@ class Handle:
             or not all(isinstance(value, str) for value in values.values())
         ):
             raise ValueError(
-                f"the handle {text[:80]!r} is none of the backend headrace: give what "
+                f"{text[:80]!r} is not a handle of the backend headrace: give what "
                 "get_reconfigure_handle() returns on each member, which all have one version of headrace"
             )
         return cls(**values)

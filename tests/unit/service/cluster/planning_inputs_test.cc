@@ -210,13 +210,13 @@ TEST(CheckSeen, RefusesWhatDoesNotBelongToTheJob) {
       {[](NodeSeen& seen) { seen.times.release_s.pop_back(); },
        "times of 2 releases and 3 forward"},
       {[](NodeSeen& seen) { seen.times.forward_s.push_back(0); }, "and 4 forward passes"},
-      {[](NodeSeen& seen) { seen.times.release_s[1] = -1; }, "no time"},
-      {[](NodeSeen& seen) { seen.times.forward_s[1] = INFINITY; }, "no time"},
-      {[](NodeSeen& seen) { seen.times.iteration_s = NAN; }, "no time"},
+      {[](NodeSeen& seen) { seen.times.release_s[1] = -1; }, "invalid recorded time"},
+      {[](NodeSeen& seen) { seen.times.forward_s[1] = INFINITY; }, "invalid recorded time"},
+      {[](NodeSeen& seen) { seen.times.iteration_s = NAN; }, "invalid recorded time"},
       {[](NodeSeen& seen) { seen.times.iterations.resize(1); },
        "a recorded iteration of 0 releases"},
       {[](NodeSeen& seen) { seen.costs.resize(3); }, "costs of 3 lanes, there are 2"},
-      {[](NodeSeen& seen) { seen.costs[1].s_per_byte = -1; }, "a cost that is no time"}};
+      {[](NodeSeen& seen) { seen.costs[1].s_per_byte = -1; }, "an invalid cost"}};
   const NodeSeen honest = SeenAt(3, 3, 1, 1, kAgreed);
   EXPECT_TRUE(CheckSeen(honest, LayoutOf({4, 5, 6}), Nodes(2)).ok());
   for (const Case& each : cases) {
