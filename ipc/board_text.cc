@@ -19,9 +19,9 @@ std::string_view At(const std::array<std::string_view, N>& names, std::uint32_t 
   return number < N ? names[number] : "unknown";
 }
 
-// Names of this many ranks stand in a cell; of the others only the count.
+// A cell names so many ranks and counts the others.
 constexpr int kRanksNamedMax = 4;
-// The row has a bit for each of the first so many ranks.
+// Bits of a row's mask of ranks: ranks from here on have none.
 constexpr int kRankBits = 64;
 
 // "rank 2 of job bert", "ranks 0, 2, 3, 4 of job bert and 3 more".

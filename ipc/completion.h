@@ -16,8 +16,8 @@ class CompletionWriter {
   explicit CompletionWriter(ChannelLayout& layout) : layout_(layout) {}
 
   // Ends operation `sequence`, once. `text` names the cause when code is not kOk and is cut to what
-  // an ErrorText holds; `source` is of a receive that ended well the rank that sent. Wakes the
-  // client's sleepers; returns whether that took a system call.
+  // an ErrorText holds. `source`: the rank that sent, for a receive that ended well, else 0. Wakes
+  // the client's sleepers; returns whether that took a system call.
   bool End(std::uint64_t sequence, Code code, std::string_view text, std::uint8_t source = 0);
 
  private:

@@ -67,7 +67,7 @@ constexpr bool HasParameter(Codec::Kind kind) {
 constexpr Codec::Codec(Kind of_kind)
     : kind(of_kind), parameter(HasParameter(of_kind) ? kKeptDefault : std::uint8_t{0}) {}
 
-// Whether two bytes that somebody sent are a codec.
+// Whether these two bytes, which come from a client or a peer, name a codec.
 constexpr bool IsCodec(std::uint8_t kind, std::uint8_t parameter) {
   if (kind >= std::size(kCodecNames)) return false;
   if (!HasParameter(static_cast<Codec::Kind>(kind))) return parameter == 0;

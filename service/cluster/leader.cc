@@ -29,7 +29,7 @@ Status Leader::CheckNode(const NodeFacts& facts, const std::string& address) con
                  fmt::format("node {} ({}) is not in the list of peers of node {}: add it there",
                              facts.name, address, options.node_name));
   }
-  // Servers have no GPUs, and carry none's memory.
+  // Servers have no GPUs and move no GPU memory, so their nccl_lanes need not match.
   if (!facts.server && facts.nccl_lanes != options.nccl_lanes) {
     return Error(Code::kMismatch,
                  fmt::format("node {} carries GPU memory to other nodes {}, node {} {}: give both "

@@ -32,7 +32,7 @@ Result<std::string> LeaderNames::At(const JobPlace& place) const {
   const bool own = place.node == node_name && !node_name.empty();
   if (peers.empty()) return At(own && port != 0 ? OwnAddress() : place.address);
   if (own || peers.contains(place.node)) return place.node;
-  // A place whose name nobody has said is found by its address, as a rendezvous is.
+  // A node whose name is not known is looked up by its address, as a rendezvous is.
   if (place.node.empty()) return At(place.address);
   return Error(
       Code::kPermissionDenied,

@@ -19,7 +19,7 @@ struct TlsFiles {
   std::string authority_name;  // of the authorities, for errors: `a" or "b` where there are several
   std::int64_t from_unix_s = 0;
   std::int64_t until_unix_s = 0;
-  // The narrowest period of those who signed it, up to the authority.
+  // The period in which all certificates that signed this one, up to the authority's, are valid.
   std::int64_t authority_from_unix_s = 0;
   std::int64_t authority_until_unix_s = 0;
 };

@@ -18,7 +18,8 @@ Value Known(const PlanRow& row) {
   return MetricValue::Seconds(row.*kField);
 }
 
-// Without what the loop does besides its passes, which no plan predicts.
+// The measured time of both passes. What else the training loop does is left out, since no plan
+// predicts it.
 TimeNs PassesOf(const PlanRow& row) {
   return row.measured_ns - std::min(row.elsewhere_ns, row.measured_ns);
 }

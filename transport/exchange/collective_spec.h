@@ -61,7 +61,7 @@ constexpr bool MayHaveResidual(const CollectiveSpec& spec) {
 }
 
 CollectiveSpec SpecOf(const Transfer& transfer);
-// Nothing where the header says what no honest node would; `members_count` is of those with data.
+// Nothing if the header's fields are invalid. `members_count`: the members that have data.
 std::optional<CollectiveSpec> SpecOf(const MessageHeader& header, std::uint32_t members_count);
 void WriteSpec(const CollectiveSpec& spec, MessageHeader& header);
 

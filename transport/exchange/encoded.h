@@ -43,9 +43,9 @@ std::size_t CopyRange(const EncodedRange& from, std::byte* out);
 std::size_t EncodeLosslessRange(const EncodedRange& from, std::byte* out);
 
 inline constexpr std::size_t kNowhere = SIZE_MAX;
-// Reduces what messages of that kind have, in their order, into the range; its own elements come
-// in before input `own`, or nowhere. The bits are those of ReduceInto. Returns the first message
-// that makes no sense; the range has sums up to there.
+// Reduces the elements of such messages, in their order, into the range. The range's own elements
+// are added before input `own`; with kNowhere they are not. The bits are those of ReduceInto.
+// Returns the index of the first malformed message; the range has the sums of those before it.
 std::optional<std::size_t> ReduceLosslessRange(std::span<const std::span<const std::byte>> messages,
                                                std::size_t own, Reduction reduction,
                                                std::uint32_t divisor, const EncodedRange& to);

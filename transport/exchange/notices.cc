@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint64_t kNoticesBit = std::uint64_t{1} << 62;
 constexpr std::uint64_t kNoticeReceivedBit = std::uint64_t{1} << 61;
-// The place in the window of a message that only says what was taken.
+// Stands for the place in the window in a message that carries an acknowledgement only.
 constexpr std::uint64_t kNoPlace = 0xff;
 static_assert(NoticeLinks::kNoticesWindow < kNoPlace && kNodesMax <= 0x100);
 

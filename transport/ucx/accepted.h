@@ -7,9 +7,8 @@
 
 namespace headrace::transport {
 
-// A socket takes no more when so many bytes in it have not left. Else its queue grows to megabytes,
-// more than jobs have outstanding, and the order in which they share the link is that in which they
-// filled it.
+// Limit of unsent bytes in a socket (TCP_NOTSENT_LOWAT). Without it the queue grows to megabytes,
+// more than jobs have outstanding, and jobs share the link in the order in which they filled it.
 inline constexpr int kUnsentBytesMax = 256 << 10;
 
 enum class SocketKind : std::uint8_t { kListening, kConnected };

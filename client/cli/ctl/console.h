@@ -54,7 +54,7 @@ struct Reading {
 struct View {
   std::function<std::string(const Reading&, bool with_header)> table;
   std::function<Json(const Reading&)> json;
-  // What is wrong with what was asked for, apart from the service; says so itself. May be empty.
+  // Whether the request itself is wrong, as a job that does not exist; prints why. May be empty.
   std::function<bool(const Snapshot&)> is_problem{};
 };
 

@@ -18,7 +18,8 @@ namespace {
 
 constexpr double kDeadlineMaxSeconds = 24.0 * 3600;
 constexpr auto kPollInterval = std::chrono::milliseconds(100);
-// Beyond the deadline: what is under way then has drain_timeout_ms, which may be more.
+// After the deadline the service still has drain_timeout_ms for what is under way: so long the
+// command waits for its end.
 constexpr TimeNs kEndMax = 30 * kSecond;
 
 struct DrainOptions {
