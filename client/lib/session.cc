@@ -411,7 +411,7 @@ Status Session::SetAllReduceCodec(std::string_view name) {
     return Error(
         Code::kInvalidArgument,
         fmt::format("codec \"{}\" is not possible for all-reduces (possible: none, bf16, fp16, "
-                    "int8-stochastic, int4-stochastic, lossless): it needs what it left out "
+                    "int8-stochastic, int4-stochastic, lossless); others need what they left out "
                     "before, which is kept for the gradients of a layout only",
                     Printable(name, HR_CODEC_SIZE)));
   }

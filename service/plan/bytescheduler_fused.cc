@@ -58,7 +58,7 @@ std::vector<std::uint64_t> PartitionSizes(const Workload& work, std::uint64_t gi
   const PartitionBounds bounds = BoundsOf(work);
   const auto smallest = static_cast<double>(bounds.smallest);
   std::vector<std::uint64_t> sizes;
-  // From large to small: of sizes that are equally good the largest makes the fewest ranges.
+  // From large to small: of sizes that are equally good the largest makes the fewest pieces.
   for (auto size = static_cast<double>(bounds.largest); size * kStep > smallest; size /= kStep) {
     sizes.push_back(WholeElements(std::max(size, smallest), work.element_bytes));
   }

@@ -18,8 +18,8 @@ namespace {
 
 constexpr double kDeadlineMaxSeconds = 24.0 * 3600;
 constexpr auto kPollInterval = std::chrono::milliseconds(100);
-// After the deadline the service still has drain_timeout_ms for what is under way: so long the
-// command waits for its end.
+// How long after the deadline the command waits for the service's end. What is under way then has
+// the service's drain_timeout_ms, which may be longer.
 constexpr TimeNs kEndMax = 30 * kSecond;
 
 struct DrainOptions {
