@@ -71,7 +71,7 @@ PeerView PeerDialer::View() const {
 kj::Promise<void> PeerDialer::Try() {
   return Connect()
       .then([this](kj::Own<kj::AsyncIoStream> stream) {
-        return security_.Connect(kj::mv(stream), options_.leader);
+        return Bound(security_.Connect(kj::mv(stream), options_.leader));
       })
       .then([this](Result<SecuredPeer> peer) -> kj::Promise<void> {
         if (peer) return Introduce(kj::mv(peer).value());
@@ -95,17 +95,20 @@ kj::Promise<kj::Own<kj::AsyncIoStream>> PeerDialer::Connect() {
                          auto stream = address->connect();
                          return stream.attach(kj::mv(address));
                        });
-  auto timeout =
-      timer_.afterDelay(options_.detection_ns * kj::NANOSECONDS)
-          .then([this]() -> kj::Own<kj::AsyncIoStream> {
-            kj::throwFatalException(kj::Exception(
-                kj::Exception::Type::FAILED, __FILE__, __LINE__,
-                kj::str("nothing came back for ", options_.detection_ns / kMillisecond, " ms")));
-          });
-  return connected.exclusiveJoin(kj::mv(timeout)).then([](kj::Own<kj::AsyncIoStream> stream) {
+  return Bound(kj::mv(connected)).then([](kj::Own<kj::AsyncIoStream> stream) {
     TuneForControl(*stream);
     return stream;
   });
+}
+
+template <typename Value>
+kj::Promise<Value> PeerDialer::Bound(kj::Promise<Value> answer) {
+  auto timeout = timer_.afterDelay(options_.detection_ns * kj::NANOSECONDS).then([this]() -> Value {
+    kj::throwFatalException(kj::Exception(
+        kj::Exception::Type::FAILED, __FILE__, __LINE__,
+        kj::str("nothing came back for ", options_.detection_ns / kMillisecond, " ms")));
+  });
+  return answer.exclusiveJoin(kj::mv(timeout));
 }
 
 kj::Promise<void> PeerDialer::Introduce(SecuredPeer peer) {
@@ -115,13 +118,12 @@ kj::Promise<void> PeerDialer::Introduce(SecuredPeer peer) {
                                                .detection_ns = options_.detection_ns,
                                                .name = options_.name},
                              timer_, *this);
-  return timer_.timeoutAfter(kHelloTimeout, link_->SendHello())
-      .then([this](Result<NodeFacts> facts) -> kj::Promise<void> {
-        if (facts) return Serve();
-        OnRefused(facts.error().Within(
-            fmt::format("the service at {} refuses this one", options_.leader)));
-        return kj::READY_NOW;
-      });
+  return Bound(link_->SendHello()).then([this](Result<NodeFacts> facts) -> kj::Promise<void> {
+    if (facts) return Serve();
+    OnRefused(
+        facts.error().Within(fmt::format("the service at {} refuses this one", options_.leader)));
+    return kj::READY_NOW;
+  });
 }
 
 kj::Promise<void> PeerDialer::Serve() {

@@ -54,6 +54,10 @@ class PeerDialer final : public PeerLink::Owner, private kj::TaskSet::ErrorHandl
   kj::Promise<void> Try();
   kj::Promise<void> TryAgainLater();
   kj::Promise<kj::Own<kj::AsyncIoStream>> Connect();
+  // Fails when the answer takes longer than a peer may be silent: one whose process stands still
+  // accepts connections all the same.
+  template <typename Value>
+  kj::Promise<Value> Bound(kj::Promise<Value> answer);
   kj::Promise<void> Introduce(SecuredPeer peer);
   // Resolves when the link has ended.
   kj::Promise<void> Serve();

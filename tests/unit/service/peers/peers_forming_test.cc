@@ -148,6 +148,19 @@ TEST_F(PeersForming, SaysThatTheLeaderDoesNotAnswerAndJoinsItWhenItDoes) {
             "1 of 2 ranks have attached: rank 1 is missing");
 }
 
+TEST_F(PeersForming, SaysThatALeaderThatStandsStillDoesNotAnswerAfterTheDetectionTime) {
+  StandOptions quick = NodeNamed("b");
+  quick.peers.detection_ns = 200 * kMillisecond;
+  ControlStand b(quick);
+  a_.FreezePeers();  // the kernel takes its connections all the same
+  const AttachedRank rank = Attach(b, 1);
+  ASSERT_TRUE(b.dispatch().WaitFor<JobForming>(2));
+  EXPECT_VARYING_TEXT(Last<JobForming>(b.dispatch()).waits_for, "200 ms");
+  a_.Thaw();
+  const AttachedRank other = Attach(a_, 0);
+  ASSERT_TRUE(b.dispatch().WaitFor<JobFormed>(1)) << Last<JobForming>(b.dispatch()).waits_for;
+}
+
 TEST_F(PeersForming, GivesTheLeaderUpAfterTheTimeThatTheRanksAllow) {
   const AttachedRank rank = AttachTo(
       loop_, a_,
