@@ -9,6 +9,7 @@
 
 #include "client/lib/handles.h"
 #include "client/lib/requests.h"
+#include "ipc/base/check.h"
 #include "ipc/base/collective_text.h"
 #include "ipc/layout_limits.h"
 
@@ -136,6 +137,7 @@ Status Layout::CheckWholeLocked() const {
   if (posted_ == 0 || posted_ == states_.size()) return {};
   const auto missing = std::ranges::find_if(
       states_, [this](const State& state) { return state.iteration != iteration_; });
+  HR_CHECK(missing != states_.end(), posted_, states_.size());
   return Error(Code::kInvalidArgument,
                fmt::format("{} was not posted in the last backward pass, {} of {} were: a gradient "
                            "without a value is set to zero and posted all the same",
@@ -175,6 +177,7 @@ Status Layout::ClaimLocked(std::uint32_t index, bool on_stream) {
 }
 
 ipc::GradientRecord Layout::RecordLocked(std::uint32_t index) const {
+  HR_CHECK(states_[index].posting, index, iteration_);
   ipc::GradientRecord record;
   record.kind = static_cast<std::uint8_t>(Collective::kAllReduce);
   record.dtype = static_cast<std::uint8_t>(shape_.gradients[index].dtype);
@@ -208,12 +211,14 @@ Result<std::uint64_t> Layout::Post(std::uint32_t index, ReadySignal* signal) {
       signal == nullptr ? operations_.Post(plain) : operations_.PostWhenReady(plain, *signal);
   lock.lock();
   State& state = states_[index];
+  HR_CHECK(state.posting, index, iteration_);
   state.posting = false;
   if (!posted) return posted.error().Within(Named(index));
   state.operation = *posted;
   state.iteration = iteration_;
   state.awaited = false;
   ++posted_;
+  HR_CHECK(posted_ <= states_.size(), posted_, iteration_);
   times_.Forget(index);
   return *posted;
 }

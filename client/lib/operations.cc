@@ -47,7 +47,7 @@ Result<std::uint64_t> Operations::PostWhenReady(ipc::Record record, ReadySignal&
                              "for the stream",
                              before_ + promises_[slot]));
   }
-  HR_CHECK(!promising_, sequence);
+  HR_CHECK(!promising_ && promises_[slot] < sequence, sequence, promises_[slot]);
   promising_ = true;
   lock.unlock();
   const Status promised = signal.Promise(sequence);
@@ -295,6 +295,7 @@ void Operations::KeepFailures() {
 
 void Operations::Renew(ipc::ChannelLayout& channel, int doorbell_fd) {
   std::lock_guard lock(mutex_);
+  HR_CHECK(!promising_, before_);
   if (!loss_) KeepFailures();
   before_ += writer_.next_sequence() - 1;
   HR_CHECK(posted() == before_, posted(), before_);

@@ -17,6 +17,7 @@
 
 #include "client/lib/failures.h"
 #include "client/lib/wait_counter.h"
+#include "ipc/base/check.h"
 #include "ipc/base/clock.h"
 #include "ipc/base/result.h"
 #include "ipc/channel.h"
@@ -108,7 +109,10 @@ class Operations {
   // Whether a failed operation was returned to somebody since the last Renew.
   bool has_failed() const { return has_failed_.load(std::memory_order_relaxed); }
   // The number in the channel, which counts from the last Renew, of an operation that is open.
-  std::uint64_t NumberInChannel(std::uint64_t operation) const { return operation - before_; }
+  std::uint64_t NumberInChannel(std::uint64_t operation) const {
+    HR_CHECK(operation > before_, operation, before_);
+    return operation - before_;
+  }
 
   std::uint64_t posted() const { return posted_.load(std::memory_order_relaxed); }
   const OperationCounters& counters() const { return counters_; }
