@@ -1,8 +1,55 @@
 #include "transport/probe/line_fit.h"
 
 #include <algorithm>
+#include <vector>
+
+#include "ipc/base/check.h"
 
 namespace headrace::transport {
+namespace {
+
+// What follows is of FitBlocks.
+
+constexpr int kRounds = 6;
+// The rate is that of a block above the middle, where all bytes are put in order of theirs. A plan
+// that expects blocks to be quicker than most are fills the backward pass with more than fits, and
+// the first layers wait for it; one that expects them a little slower loses next to nothing.
+constexpr double kRateShare = 0.65;
+// Startups beyond this share of all count like the last one within it.
+constexpr double kStartupShare = 0.75;
+// The spread of the startups that blocks show: this time, and this share of what their bytes take.
+constexpr double kNoiseSeconds = 50e-6;
+constexpr double kNoiseShare = 0.03;
+// The prior weighs as much as this share of the samples, at a size that shows the startup.
+constexpr double kPriorShare = 0.05;
+constexpr double kPriorBytes = 16384;
+
+struct Weighted {
+  double value = 0;
+  double weight = 0;
+};
+
+// The value up to which, in growing order, there is this share of all weight.
+double Quantile(std::vector<Weighted>& values, double share) {
+  HR_CHECK(!values.empty());
+  std::sort(values.begin(), values.end(),
+            [](const Weighted& one, const Weighted& other) { return one.value < other.value; });
+  double left = 0;
+  for (const Weighted& each : values) left += share * each.weight;
+  for (const Weighted& each : values) {
+    left -= each.weight;
+    if (left <= 0) return each.value;
+  }
+  return values.back().value;
+}
+
+// The weight of a startup, which is what a block's time leaves when its bytes took `bytes_s`.
+double WeightOf(double bytes_s) {
+  const double share_s = kNoiseShare * bytes_s;
+  return 1 / (kNoiseSeconds * kNoiseSeconds + share_s * share_s);
+}
+
+}  // namespace
 
 void CostSums::Add(const CostSample& sample, double sample_weight) {
   weight += sample_weight;
@@ -53,6 +100,43 @@ CostLine FitCostLine(const CostSums& sums) {
     startup = sums.seconds / sums.weight;
   }
   return {std::max(startup, 0.0), rate};
+}
+
+// By turns: the rate as the startup leaves it, which large blocks tell, and the startup as the rate
+// leaves it, which small ones tell. Least squares over both would not do: however many small ones
+// there are, they are out of line together, and seem to have waited.
+CostLine FitBlocks(std::span<const WeightedSample> samples, const CostLine& prior) {
+  CostLine line = prior;
+  double all_weight = 0;
+  for (const WeightedSample& each : samples) all_weight += each.weight;
+  std::vector<Weighted> values(samples.size());
+  for (int round = 0; round < kRounds; ++round) {
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      const CostSample& cost = samples[i].cost;
+      values[i] = {(cost.seconds - line.startup_s) / cost.bytes, samples[i].weight * cost.bytes};
+    }
+    line.s_per_byte = std::max(Quantile(values, kRateShare), kSecondsPerByteMin);
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      const CostSample& cost = samples[i].cost;
+      const double bytes_s = line.s_per_byte * cost.bytes;
+      values[i] = {cost.seconds - bytes_s, samples[i].weight * WeightOf(bytes_s)};
+    }
+    const double most_s = Quantile(values, kStartupShare);
+    double startup_s = 0;
+    double weight = 0;
+    for (const Weighted& each : values) {
+      startup_s += std::min(each.value, most_s) * each.weight;
+      weight += each.weight;
+    }
+    if (prior.s_per_byte > 0) {
+      const double prior_weight =
+          kPriorShare * all_weight * WeightOf(line.s_per_byte * kPriorBytes);
+      startup_s += (prior.Seconds(kPriorBytes) - line.s_per_byte * kPriorBytes) * prior_weight;
+      weight += prior_weight;
+    }
+    line.startup_s = std::max(startup_s / weight, 0.0);
+  }
+  return line;
 }
 
 }  // namespace headrace::transport

@@ -1,4 +1,13 @@
 // A cost line through measured times. Pure.
+//
+// There are three fits, because three kinds of samples deceive in three ways:
+//
+//   LineOfLargest   a measurement of an idle lane, one time for each size: small messages are
+//                   quicker than blocks can be
+//   FitCostLine     all that goes on, of which sums are kept and forgotten: cheap, and it follows
+//                   the last transfers
+//   FitBlocks       the blocks of a plan, each with its time: many of them have waited for another
+//                   node, which least squares would take for cost
 #pragma once
 
 #include <span>
@@ -34,5 +43,15 @@ struct CostSums {
   void Forget(double keep);
 };
 CostLine FitCostLine(const CostSums& sums);
+
+struct WeightedSample {
+  CostSample cost;
+  double weight = 0;
+};
+
+// The line of at least one block, in which what does not fit counts little: blocks that waited for
+// another node are above every line. `prior` is what is believed without them; it says where sizes
+// are too alike to tell the startup from the rate. Without a rate it says nothing.
+CostLine FitBlocks(std::span<const WeightedSample> samples, const CostLine& prior);
 
 }  // namespace headrace::transport

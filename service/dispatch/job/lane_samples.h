@@ -37,10 +37,8 @@ class LaneSamples {
   // One that took as long for other reasons than the wire, which may be quicker.
   void AddBound(double bytes, double seconds);
 
-  // The line of the samples, in which what does not fit counts little: blocks that waited for
-  // another node are above every line. `prior` is what is believed without them; it says where
-  // sizes are too alike to tell the startup from the rate. Where there are too few samples it is
-  // the line, but no slower than what was quickest.
+  // The line of the samples (transport::FitBlocks). Where there are too few of them it is `prior`,
+  // but no slower than what was quickest.
   transport::CostLine Fit(const transport::CostLine& prior) const;
 
  private:
@@ -49,8 +47,8 @@ class LaneSamples {
     std::uint32_t plan = 0;
   };
 
-  // By sample; 1 for those of the last plan.
-  std::vector<double> Weights() const;
+  // Those of the last plan weigh 1.
+  std::vector<transport::WeightedSample> WeightedSamples() const;
 
   std::vector<PlanSample> samples_;   // a ring
   std::uint32_t last_plan_ = 0;       // of the sample that was added last
