@@ -16,7 +16,7 @@ void JobCommands::Steer(Job& job, const Steering& steering, TimeNs now) {
   if (job.failed) return;
   switch (steering.kind) {
     case Kind::kPause:
-      if (job.paused) return;
+      if (job.in_force.paused) return;
       // From now on, since other nodes may be at their border already: what they have not
       // begun must not time out here.
       if (job.steering.frozen_since_ns == 0) job.steering.frozen_since_ns = now;
@@ -74,7 +74,7 @@ void JobCommands::Resume(Job& job, const Steering& steering, TimeNs now) {
   if (notes.frozen_since_ns == 0) return;
   const TimeNs frozen_ns = now - std::exchange(notes.frozen_since_ns, 0);
   flow_.ResumeDeadlines(job, frozen_ns, now);
-  job.paused = false;
+  job.in_force.paused = false;
   notes.paused_after = UINT64_MAX;
   job.Changed();
   flow_.events().AnnounceSteering(job, steering,
@@ -84,8 +84,8 @@ void JobCommands::Resume(Job& job, const Steering& steering, TimeNs now) {
 }
 
 void JobCommands::DrainJob(Job& job, const Steering& steering, TimeNs now) {
-  if (job.draining) return;
-  job.draining = true;
+  if (job.in_force.draining) return;
+  job.in_force.draining = true;
   job.Changed();
   DrainState& drain = job.steering.drain;
   drain.asked = steering;
@@ -110,7 +110,7 @@ void JobCommands::DrainJob(Job& job, const Steering& steering, TimeNs now) {
 void JobCommands::OnNodeDrains(Job& job, const Steering& steering, TimeNs now) {
   DrainState& drain = job.steering.drain;
   // Its leader announces the drain itself before.
-  if (!job.draining || drain.agreed || job.nodes() == nullptr) return;
+  if (!job.in_force.draining || drain.agreed || job.nodes() == nullptr) return;
   const JobNodes& nodes = *job.nodes();
   std::size_t node = nodes.self;
   if (!steering.node.empty()) {
@@ -146,7 +146,7 @@ void JobCommands::EndDraining(Job& job, TimeNs now) {
 
 void JobCommands::FinishJobDrain(Job& job, TimeNs now) {
   DrainState& drain = job.steering.drain;
-  if (!drain.agreed || drain.done || job.failed || job.operations_open > 0) return;
+  if (!drain.agreed || drain.done || job.failed || job.open.operations > 0) return;
   for (const std::uint32_t rank : job.local()) {
     if (job.rank_entry(rank).operations < drain.operations) return;
   }

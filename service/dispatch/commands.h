@@ -48,7 +48,7 @@ class JobCommands {
   // After a post and after an end: ends the job, if it is drained and everything up to the limits
   // has ended.
   void FinishDrain(Job& job, TimeNs now) {
-    if (job.draining) FinishJobDrain(job, now);
+    if (job.in_force.draining) FinishJobDrain(job, now);
   }
 
  private:

@@ -548,7 +548,7 @@ void Dispatch::DiscardGone(TimeNs now) {
       const SessionId id = entry.session->identity().id;
       parts_->flow.recorder().RankDiscarded(job, entry.session->identity().rank);
       mapping_.Send(DiscardSession{std::move(entry.session)});
-      if (job.residuals_booked_on != id) rpc_.Send(SessionDiscarded{id});
+      if (job.residuals.booked_on != id) rpc_.Send(SessionDiscarded{id});
       job.Changed();
     }
     if (job.HasSessions()) {
@@ -556,7 +556,7 @@ void Dispatch::DiscardGone(TimeNs now) {
       continue;
     }
     SendNoticesOf(job);
-    if (job.residuals_booked_on) rpc_.Send(SessionDiscarded{*job.residuals_booked_on});
+    if (job.residuals.booked_on) rpc_.Send(SessionDiscarded{*job.residuals.booked_on});
     if (job.spans_nodes()) Report(JobEnded{job.id()});
     parts_->intake.RemoveJob(job);
     parts_->flow.RemoveJob(job, now);

@@ -15,20 +15,21 @@ constexpr double kIdlePeriods = 3;
 }  // namespace
 
 bool Trains(const Job& job) {
-  if (!job.times || !job.gradients || job.failure || job.gradients_failure || job.paused) {
+  if (!job.measured.times || !job.gradients || job.failure || job.gradients_failure ||
+      job.in_force.paused) {
     return false;
   }
   const Gradients& gradients = *job.gradients;
   return gradients.plan() != nullptr &&
-         job.times->last_ended() >= gradients.plan_from() + InterleavedJob::kMeasured;
+         job.measured.times->last_ended() >= gradients.plan_from() + InterleavedJob::kMeasured;
 }
 
 bool InterleavedJob::Measure(Job& measured, double bytes_per_s, TimeNs now) {
   job = &measured;
-  iteration = job->times->last_ended();
-  const IterationTimes::Totals totals = job->times->MedianTotals(kMeasured, times);
+  iteration = job->measured.times->last_ended();
+  const IterationTimes::Totals totals = job->measured.times->MedianTotals(kMeasured, times);
   const std::span<const IterationTimes::BlockTimes> spans =
-      std::as_const(*job->times).blocks(iteration);
+      std::as_const(*job->measured.times).blocks(iteration);
   if (spans.empty() || times.iteration_s <= 0) return false;
   period_s = times.iteration_s;
   ready_s = Seconds(spans.front().ready_ns);

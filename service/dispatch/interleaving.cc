@@ -74,7 +74,7 @@ void Interleaving::Forget(const Jobs& jobs) {
 void Interleaving::Check(Jobs& jobs, TimeNs now) {
   if (jobs.size() < 2) return;
   for (const std::unique_ptr<Job>& job : jobs) {
-    if (!Trains(*job) || job->times->last_ended() < Track(job->id()).next_check) continue;
+    if (!Trains(*job) || job->measured.times->last_ended() < Track(job->id()).next_check) continue;
     Forget(jobs);
     Compare(jobs, LaneOf(*job), now);
   }
@@ -106,7 +106,7 @@ std::span<InterleavedJob> Interleaving::Gather(Jobs& jobs, std::uint8_t lane, Ti
   std::size_t count = 0;
   for (const std::unique_ptr<Job>& job : jobs) {
     if (!Trains(*job) || LaneOf(*job) != lane) continue;
-    Track(job->id()).next_check = job->times->last_ended() + kEvery;
+    Track(job->id()).next_check = job->measured.times->last_ended() + kEvery;
     // If there are more jobs than that, the oldest count.
     if (count == interleaved_.size() || rate <= 0) continue;
     if (!interleaved_[count].Measure(*job, rate, now)) continue;

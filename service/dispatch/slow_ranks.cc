@@ -41,7 +41,7 @@ std::uint64_t WaitsOf(const Session& session) {
 
 // What people do with the job: nobody can be late then.
 bool IsHeld(const Job& job) {
-  return job.paused || job.draining || job.steering.frozen_since_ns != 0;
+  return job.in_force.paused || job.in_force.draining || job.steering.frozen_since_ns != 0;
 }
 
 // "for 31 s its own work has taken 2.4 times as long as the median of the others'"
@@ -276,7 +276,7 @@ bool SlowRanks::CheckRank(Job& job, std::uint32_t rank, bool counts, TimeNs now)
 bool SlowRanks::Waits(const Job& job, std::uint32_t rank) {
   const Session* const session = job.ranks()[rank].session.get();
   bool waits = session != nullptr && session->WaitsElsewhere();
-  if (job.operations_open > 0) {
+  if (job.open.operations > 0) {
     job.ForEachOpen([&](const Operation& operation) {
       waits |= !operation.failure && (operation.posts.ready() & Bit(rank)) != 0;
     });

@@ -443,9 +443,10 @@ void Blocks::Start(Job& job, Operation& operation, Block& block, BlockPart& part
 }
 
 void Blocks::NoteBegin(Job& job, const Operation& operation, TimeNs now) {
-  if (!job.times) return;
-  job.times->OnBlockStarted(now);
-  IterationTimes::BlockTimes& span = job.times->block(operation.iteration, operation.index);
+  if (!job.measured.times) return;
+  job.measured.times->OnBlockStarted(now);
+  IterationTimes::BlockTimes& span =
+      job.measured.times->block(operation.iteration, operation.index);
   if (span.begin_ns == 0) span.begin_ns = now;
 }
 
@@ -543,7 +544,7 @@ void Blocks::Settle(Job& job, Operation& operation, const Block& block, BlockPar
   part.state = BlockPart::State::kNone;
   HR_CHECK(operation.parts_moving > 0, operation.spec.sequence);
   --operation.parts_moving;
-  if (operation.planned() && job.times) job.times->OnBlockIdle(now);
+  if (operation.planned() && job.measured.times) job.measured.times->OnBlockIdle(now);
   queue_.Return(part.queued);
   lanes_.OnEnded(job, operation, block, part, completion, now);
 }
@@ -573,7 +574,7 @@ void Blocks::Unqueue(Job& job, Operation& operation, Block& block, BlockPart& pa
 }
 
 void Blocks::SetShare(Job& job, TimeNs now) {
-  queue_.SetShare(job.id(), job.share, now);
+  queue_.SetShare(job.id(), job.in_force.share, now);
   for (std::uint8_t lane = 0; lane < lanes_.count(); ++lane) lanes_.SetChanged(lane);
   if (job.nodes() != nullptr) lanes_.SendShare(job);
 }

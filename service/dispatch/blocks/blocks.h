@@ -36,8 +36,8 @@ class Blocks {
     lanes_.AddJob(job, now);
   }
   void RemoveJob(Job& job);
-  // Job::share is in force from now on. A lane between nodes is sent it, once the job's links are
-  // open.
+  // InForce::share is in force from now on. A lane between nodes is sent it, once the job's links
+  // are open.
   void SetShare(Job& job, TimeNs now);
 
   // The operation, or block of the job's plan, is ready: its blocks follow those of earlier ones.

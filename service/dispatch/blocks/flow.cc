@@ -55,7 +55,7 @@ void Flow::AddJob(Job& job, TimeNs now) {
 }
 
 void Flow::RemoveJob(Job& job, TimeNs now) {
-  HR_CHECK(!job.busy() && !job.HasSessions(), job.id().value, job.operations_open);
+  HR_CHECK(!job.busy() && !job.HasSessions(), job.id().value, job.open.operations);
   HR_CHECK(job.use->jobs > 0, job.use->uid);
   settings_.ReportLostSettings(job);
   if (job.gradients) plans_.rows().Close(job);
@@ -106,7 +106,8 @@ void Flow::Form(Job& job, JobNodes nodes, TimeNs now) {
   }
   if (job.nodes() != nullptr) SendWhatWasBefore(job);
   // People may have steered it before its lanes knew it.
-  if (job.nodes() != nullptr && job.share != schedule::JobShare{}) blocks_.SetShare(job, now);
+  if (job.nodes() != nullptr && job.in_force.share != schedule::JobShare{})
+    blocks_.SetShare(job, now);
   BeginHeldBack(job, now);
 }
 
@@ -217,11 +218,11 @@ void Flow::End(Job& job, Operation& operation, TimeNs now) {
   if (!operation.planned()) {
     CompleteOperation(job, operation);
     if (operation.open()) {
-      HR_CHECK(job.operations_open > 0, operation.spec.sequence);
-      --job.operations_open;
+      HR_CHECK(job.open.operations > 0, operation.spec.sequence);
+      --job.open.operations;
       if (operation.spec.follows != 0) {
-        HR_CHECK(job.operations_following > 0, operation.spec.sequence);
-        --job.operations_following;
+        HR_CHECK(job.open.following > 0, operation.spec.sequence);
+        --job.open.following;
       }
       recorder_.ItemEnded(job, operation, now);
     }
@@ -237,7 +238,7 @@ void Flow::End(Job& job, Operation& operation, TimeNs now) {
   job.gradients->Free(operation);
   if (failed) return CompleteFailedGradients(job);
   if (was_last) plans_.EndIteration(job, iteration);
-  if (was_last && job.operations_following > 0) return BeginHeldBack(job, now);
+  if (was_last && job.open.following > 0) return BeginHeldBack(job, now);
   plans_.Advance(job, now);
 }
 
@@ -288,7 +289,7 @@ void Flow::CompleteOperation(Job& job, Operation& operation) {
 }
 
 bool Flow::CompleteBlock(Job& job, const Operation& operation, TimeNs now) {
-  job.times->block(operation.iteration, operation.index).end_ns = now;
+  job.measured.times->block(operation.iteration, operation.index).end_ns = now;
   const Gradients::Ended ended = job.gradients->End(operation);
   for (const std::uint32_t tensor : ended.gradients) {
     CompleteGradient(job, tensor, nullptr);
@@ -347,7 +348,7 @@ void Flow::FailGradientsHere(Job& job, const Failure& failure, TimeNs now) {
     if (operation.open()) Withdraw(job, operation, failure, now);
   }
   plans_.rows().ShowHead(job, now);
-  if (job.operations_following > 0) {
+  if (job.open.following > 0) {
     job.ForEachOpen([&](Operation& operation) {
       if (operation.spec.follows != 0) Withdraw(job, operation, failure, now);
     });
@@ -383,9 +384,9 @@ void Flow::FailJob(Job& job, Failure failure, Found found, TimeNs now) {
 }
 
 void Flow::LinksFailed(Job& job, Failure failure, TimeNs now) {
-  if (job.failed || job.links_failure) return;
-  job.links_failure = std::move(failure);
-  job.links_failed_ns = now;
+  if (job.failed || job.links.failure) return;
+  job.links.failure = std::move(failure);
+  job.links.failed_ns = now;
   AddDeadline(now + kBetterCauseWait);
 }
 
@@ -415,7 +416,7 @@ bool Flow::NeedsPostOf(const Job& job, const Operation& operation, std::uint32_t
 }
 
 void Flow::FailPairsOf(Job& job, std::uint32_t rank, const Failure& failure, TimeNs now) {
-  if (job.operations_open == 0) return;
+  if (job.open.operations == 0) return;
   job.ForEachOpen([&](Operation& operation) {
     if (!operation.paired() || !NeedsPostOf(job, operation, rank)) return;
     FailOperationHere(job, operation, NamingOpen(failure, job.DescribeOperation(operation)), now);
@@ -441,23 +442,24 @@ void Flow::RefuseBeyond(Job& job, const DrainState& drain, const Failure& failur
 
 void Flow::LimitTo(Job& job, std::uint64_t last, std::uint64_t last_iteration,
                    const std::string& cause, TimeNs now) {
-  if (last >= job.last_possible && last_iteration >= job.last_iteration) return;
-  job.last_possible = std::min(job.last_possible, last);
-  job.last_iteration = std::min(job.last_iteration, last_iteration);
-  job.left_cause = fmt::format("{} after operation {}", cause, last);
-  if (job.gradients) job.left_cause += fmt::format(" and iteration {}", last_iteration);
+  if (last >= job.departures.last_operation && last_iteration >= job.departures.last_iteration)
+    return;
+  job.departures.last_operation = std::min(job.departures.last_operation, last);
+  job.departures.last_iteration = std::min(job.departures.last_iteration, last_iteration);
+  job.departures.cause = fmt::format("{} after operation {}", cause, last);
+  if (job.gradients) job.departures.cause += fmt::format(" and iteration {}", last_iteration);
   const bool beyond = std::ranges::any_of(job.operations(), [last](const Operation& operation) {
     return operation.open() && operation.spec.sequence > last;
   });
   if (beyond || IsBeyond(job, last_iteration))
-    FailJob(job, {Code::kPeerLost, job.left_cause}, Found::kHere, now);
+    FailJob(job, {Code::kPeerLost, job.departures.cause}, Found::kHere, now);
 }
 
 void Flow::LimitGradients(Job& job, std::uint64_t last_iteration, const Failure& failure,
                           TimeNs now) {
-  if (!job.gradients || last_iteration >= job.last_iteration) return;
-  job.last_iteration = last_iteration;
-  job.left_cause = failure.text;
+  if (!job.gradients || last_iteration >= job.departures.last_iteration) return;
+  job.departures.last_iteration = last_iteration;
+  job.departures.cause = failure.text;
   if (IsBeyond(job, last_iteration)) FailGradientsHere(job, failure, now);
 }
 
@@ -475,11 +477,11 @@ void Flow::Expire(Jobs& jobs, TimeNs now) {
   if (now < next_deadline_) return;
   next_deadline_ = kNever;
   for (const std::unique_ptr<Job>& job : jobs) {
-    if (job->links_failure && !job->failed) {
-      if (now >= job->links_failed_ns + kBetterCauseWait) {
-        FailJob(*job, *job->links_failure, Found::kHere, now);
+    if (job->links.failure && !job->failed) {
+      if (now >= job->links.failed_ns + kBetterCauseWait) {
+        FailJob(*job, *job->links.failure, Found::kHere, now);
       } else {
-        AddDeadline(job->links_failed_ns + kBetterCauseWait);
+        AddDeadline(job->links.failed_ns + kBetterCauseWait);
       }
     }
     if (job->steering.frozen_since_ns != 0) continue;

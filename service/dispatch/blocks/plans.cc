@@ -58,16 +58,16 @@ std::optional<Failure> Plans::SetLayout(Job& job, Session& session,
 
 // Memory of the job's own is not touched before it is used.
 std::optional<Failure> Plans::MakeResiduals(Job& job, const plan::Plan& plan) {
-  if (job.residuals != nullptr) return {};
+  if (job.residuals.memory != nullptr) return {};
   const Session* first = nullptr;
   for (const std::uint32_t rank : job.local()) {
     const Session* const session = job.ranks()[rank].session.get();
     if (session == nullptr || session->gradients() == nullptr) continue;
     if (session->gradients()->device != transport::kHost) return {};  // these codecs keep none
     if (first == nullptr) first = session;
-    job.residuals = session->gradients()->residuals;
-    if (job.residuals == nullptr) continue;
-    job.left_out.Reset(job.gradients->count(), true);
+    job.residuals.memory = session->gradients()->residuals;
+    if (job.residuals.memory == nullptr) continue;
+    job.residuals.left_out.Reset(job.gradients->count(), true);
     if (const std::uint32_t before = Recorder::WorldBefore(job);
         before != 0 && before != job.world_size()) {
       events_.Announce(
@@ -84,11 +84,11 @@ std::optional<Failure> Plans::MakeResiduals(Job& job, const plan::Plan& plan) {
   if (!loses) return {};
   Result<Mapping> memory = Mapping::Anonymous(job.gradients->bytes());
   if (!memory) return Failure{memory.error().code(), memory.error().text()};
-  job.own_residuals = std::move(memory).value();
-  job.residuals = job.own_residuals.data();
-  job.left_out.Reset(job.gradients->count(), false);
+  job.residuals.own = std::move(memory).value();
+  job.residuals.memory = job.residuals.own.data();
+  job.residuals.left_out.Reset(job.gradients->count(), false);
   if (first != nullptr) {
-    job.residuals_booked_on = first->identity().id;
+    job.residuals.booked_on = first->identity().id;
     rpc_.Send(ResidualsAllocated{first->identity().id, job.gradients->bytes()});
   }
   if (job.restarts() > 0) {
@@ -103,10 +103,11 @@ void Plans::Offer(Job& job, const PlanOffer& message, TimeNs now) {
   // One that could not be formed has failed, and has no use for a plan.
   if (!job.gradients || job.gradients_failure || !job.formed()) return;
   HR_CHECK(message.plan->blocks.size() > 0, job.id().value);
-  if (!job.times) {
-    job.times = std::make_unique<IterationTimes>(job.gradients->count(), job.local().size());
+  if (!job.measured.times) {
+    job.measured.times =
+        std::make_unique<IterationTimes>(job.gradients->count(), job.local().size());
     const bool several = job.nodes() != nullptr;
-    job.samples.resize(several ? 1 + job.nodes()->costs.size() : 1);
+    job.measured.samples.resize(several ? 1 + job.nodes()->costs.size() : 1);
   }
   const std::uint64_t begun =
       job.gradients->Offer(std::make_shared<const WirePlan>(
@@ -163,7 +164,8 @@ bool Plans::IsHeldBack(Job& job, TimeNs now) {
   Gradients& gradients = *job.gradients;
   if (gradients.head_index() != 0) return false;
   settings_.AtBorder(job, SettingChanges::NextOperation(job), now);
-  if (job.paused || !job.steering.MayBeginIteration(gradients.head_iteration())) return true;
+  if (job.in_force.paused || !job.steering.MayBeginIteration(gradients.head_iteration()))
+    return true;
   if (job.hold.until_ns <= now) return false;
   next_release_ = std::min(next_release_, job.hold.until_ns);
   const bool could = gradients.Head() != nullptr && !gradients.Missing(job.local_ranks());
@@ -172,16 +174,16 @@ bool Plans::IsHeldBack(Job& job, TimeNs now) {
 }
 
 void Plans::Begin(Job& job, Operation& operation, TimeNs now) {
-  HR_CHECK(job.times != nullptr && !job.local().empty(), job.id().value);
+  HR_CHECK(job.measured.times != nullptr && !job.local().empty(), job.id().value);
   operation.first_rank = job.local().front();
   operation.posts.ranks = job.local_ranks();
   operation.posts.opened_ns = now;
   operation.spec.device = job.DeviceOf(operation, operation.first_rank);
   recorder_.ItemOpened(job, operation);
   if (operation.index == 0) {
-    job.times->ResizeBlocks(operation.iteration, operation.plan->blocks.size());
+    job.measured.times->ResizeBlocks(operation.iteration, operation.plan->blocks.size());
   }
-  job.times->block(operation.iteration, operation.index).ready_ns = now;
+  job.measured.times->block(operation.iteration, operation.index).ready_ns = now;
   blocks_.Begin(job, operation, now);
 }
 
@@ -206,14 +208,15 @@ void Plans::Release(const Jobs& jobs, TimeNs now) {
 
 void Plans::OnMoved(Job& job, std::uint8_t lane) {
   lanes_.OnMoved(job, lane);
-  if (job.gradients && job.times) job.rails_changed_in = job.gradients->head_iteration();
+  if (job.gradients && job.measured.times)
+    job.measured.rails_changed_in = job.gradients->head_iteration();
 }
 
 std::uint64_t Plans::ReportDue(Job& job, std::uint64_t iteration) {
-  if (job.rails_changed_in != 0) {
+  if (job.measured.rails_changed_in != 0) {
     // What was under way then has waited, and was sent again.
-    if (iteration == job.rails_changed_in) Lanes::ForgetRails(job);
-    return iteration >= job.rails_changed_in + kTimesOfRails ? kTimesOfRails : 0;
+    if (iteration == job.measured.rails_changed_in) Lanes::ForgetRails(job);
+    return iteration >= job.measured.rails_changed_in + kTimesOfRails ? kTimesOfRails : 0;
   }
   if (iteration == kFirstTimes || iteration == kSecondTimes) return kFirstTimes;
   return iteration % IterationTimes::kWindow == 0 ? IterationTimes::kWindow : 0;
@@ -223,18 +226,18 @@ void Plans::EndIteration(Job& job, std::uint64_t iteration) {
   if (const auto text = recorder_.NotFiniteText(job)) {
     events_.Report(job, Code::kInvalidArgument, *text);
   }
-  job.times->EndIteration(iteration);
+  job.measured.times->EndIteration(iteration);
   if (const std::uint64_t count = ReportDue(job, iteration); count != 0) {
-    NodeTimes times = job.times->Median(count);
-    job.times->Record(times);
-    const bool rails_changed = job.rails_changed_in != 0;
+    NodeTimes times = job.measured.times->Median(count);
+    job.measured.times->Record(times);
+    const bool rails_changed = job.measured.rails_changed_in != 0;
     // Peers that is that far behind has the last ones.
     const bool sent = peers_.TrySend(TimesSeen{.job = job.id(),
                                                .times = std::move(times),
                                                .costs = lanes_.CostsOf(job),
                                                .codecs = lanes_.CodecCostsOf(job),
                                                .rails_changed = rails_changed});
-    if (sent && rails_changed) job.rails_changed_in = 0;
+    if (sent && rails_changed) job.measured.rails_changed_in = 0;
   }
   if (iteration > 2 * kShownEvery && iteration % kShownEvery != 0) return;
   rows_.ShowPlan(job);

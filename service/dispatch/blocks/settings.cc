@@ -63,19 +63,21 @@ Failure DrainedFailure(const Job& job) {
 }
 
 void SettingChanges::ReportLostSettings(const Job& job) {
-  if (!job.failed && !job.draining) return;  // its ranks have left
+  if (!job.failed && !job.in_force.draining) return;  // its ranks have left
   std::vector<std::string> settings;
   const auto add = [&settings](Kind kind, std::uint64_t value) {
     settings.push_back(What({.kind = kind, .value = value}));
   };
   constexpr schedule::JobShare kDefault;
-  if (job.paused) add(Kind::kPause, 0);
-  if (job.share.weight != kDefault.weight) add(Kind::kWeight, job.share.weight);
-  if (job.share.priority != kDefault.priority) add(Kind::kPriority, job.share.priority);
-  if (job.share.limit_bytes_per_s != kDefault.limit_bytes_per_s) {
-    add(Kind::kLimit, job.share.limit_bytes_per_s);
+  if (job.in_force.paused) add(Kind::kPause, 0);
+  if (job.in_force.share.weight != kDefault.weight) add(Kind::kWeight, job.in_force.share.weight);
+  if (job.in_force.share.priority != kDefault.priority)
+    add(Kind::kPriority, job.in_force.share.priority);
+  if (job.in_force.share.limit_bytes_per_s != kDefault.limit_bytes_per_s) {
+    add(Kind::kLimit, job.in_force.share.limit_bytes_per_s);
   }
-  if (!job.share.by_urgency) add(Kind::kSends, static_cast<std::uint64_t>(SendsClass::kSame));
+  if (!job.in_force.share.by_urgency)
+    add(Kind::kSends, static_cast<std::uint64_t>(SendsClass::kSame));
   if (settings.empty()) return;
   events_.Announce(
       job, Code::kOk,
@@ -101,28 +103,29 @@ void SettingChanges::Apply(Job& job, std::uint64_t next_operation, TimeNs now) {
   const std::string from = job.gradients
                                ? fmt::format("iteration {}", job.gradients->head_iteration())
                                : fmt::format("operation {}", next_operation);
-  const schedule::JobShare before = job.share;
+  const schedule::JobShare before = job.in_force.share;
   for (std::optional<Steering>& waiting : job.steering.waiting) {
     if (!waiting) continue;
     const Steering steering = *std::exchange(waiting, std::nullopt);
     if (steering.kind == Kind::kPause) {
-      job.paused = true;
-      job.paused_by = steering.uid;
+      job.in_force.paused = true;
+      job.in_force.paused_by = steering.uid;
       job.steering.paused_after = next_operation - 1;
     } else if (steering.kind == Kind::kWeight) {
-      job.share.weight = static_cast<std::uint32_t>(steering.value);
+      job.in_force.share.weight = static_cast<std::uint32_t>(steering.value);
     } else if (steering.kind == Kind::kPriority) {
-      job.share.priority = static_cast<std::uint32_t>(steering.value);
+      job.in_force.share.priority = static_cast<std::uint32_t>(steering.value);
     } else if (steering.kind == Kind::kLimit) {
-      job.share.limit_bytes_per_s = steering.value;
+      job.in_force.share.limit_bytes_per_s = steering.value;
     } else if (steering.kind == Kind::kSends) {
-      job.share.by_urgency = steering.value == static_cast<std::uint64_t>(SendsClass::kAbove);
+      job.in_force.share.by_urgency =
+          steering.value == static_cast<std::uint64_t>(SendsClass::kAbove);
     }
     events_.AnnounceSteering(
         job, steering,
         fmt::format("{} from {} on, asked by {}", What(steering), from, AskedBy(steering)));
   }
-  if (job.share != before) blocks_.SetShare(job, now);
+  if (job.in_force.share != before) blocks_.SetShare(job, now);
   job.Changed();
 }
 

@@ -188,18 +188,19 @@ std::uint64_t SeedOf(const Job& job, const Operation& operation, const Block& bl
 // Residuals are of gradients in the host's memory, by where these lie. Where nothing is left out of
 // them any more, their sums get back what was.
 std::byte* ResidualOf(Job& job, const Operation& operation, const transport::Transfer& transfer) {
-  if (!operation.planned() || job.residuals == nullptr || operation.spec.OnGpu()) return nullptr;
+  if (!operation.planned() || job.residuals.memory == nullptr || operation.spec.OnGpu())
+    return nullptr;
   const std::vector<std::uint32_t>& gradients = operation.wire().tensors;
   if (Loses(transfer.codec)) {
-    job.left_out.OnEncoded(gradients, operation.iteration);
-    return job.residuals;
+    job.residuals.left_out.OnEncoded(gradients, operation.iteration);
+    return job.residuals.memory;
   }
   const OperationSpec& spec = operation.spec;
   const bool sums = spec.reduction == Reduction::kSum || spec.reduction == Reduction::kAverage;
   const bool may_have =
       sums && spec.dtype == DType::kFloat32 && transfer.kind != Collective::kAllGather;
-  if (!may_have || !job.left_out.OnExact(gradients, operation.iteration)) return nullptr;
-  return job.residuals;
+  if (!may_have || !job.residuals.left_out.OnExact(gradients, operation.iteration)) return nullptr;
+  return job.residuals.memory;
 }
 
 void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,

@@ -85,7 +85,7 @@ void WaitReasons::ShowGathering(Job& job, Operation& operation) {
     }
     const bool paused = operation.spec.sequence > job.steering.paused_after;
     return Set(job, operation, paused ? ipc::WaitReason::kPaused : ipc::WaitReason::kNodesNotReady,
-               paused ? job.paused_by : 0);
+               paused ? job.in_force.paused_by : 0);
   }
   const std::uint32_t missing = job.FirstMissing(operation.posts);
   const auto reason = job.rank_entry(missing).session ? ipc::WaitReason::kRankNotReady
@@ -103,7 +103,7 @@ void WaitReasons::ShowWaitingPair(Job& job, Operation& operation) {
     const bool sender_late = pair.away == Away::kComes && !pair.send_ready;
     return Set(job, operation,
                sender_late ? ipc::WaitReason::kGpuNotReady : ipc::WaitReason::kPaused,
-               sender_late ? spec.source : job.paused_by);
+               sender_late ? spec.source : job.in_force.paused_by);
   }
   if (spec.source == ipc::kAnyRank) {
     return Set(job, operation, ipc::WaitReason::kNoSend, ipc::kAnyRank);

@@ -139,7 +139,7 @@ bool Intake::Open(Job& job, Operation& operation, std::uint32_t rank, const ipc:
   operation.posts.opened_ns = now;
   operation.since_ns = now;
   recorder_.ItemOpened(job, operation);
-  ++job.operations_open;
+  ++job.open.operations;
   // Ranks that are past it already were refused then, as too far ahead.
   for (std::uint32_t other = 0; other < job.world_size(); ++other) {
     if (other != rank && job.rank_entry(other).operations >= sequence)
@@ -176,7 +176,7 @@ void Intake::Join(Job& job, Operation& operation, std::uint32_t rank, const Oper
   HR_CHECK(spec.sequence == operation.spec.sequence, spec.sequence, operation.spec.sequence);
   if (operation.first_rank == rank) {
     operation.spec = spec;
-    if (spec.follows != 0) ++job.operations_following;
+    if (spec.follows != 0) ++job.open.following;
   }
   if (!operation.spec.Matches(spec)) {
     return flow_.FailOperation(job, operation,
@@ -205,8 +205,8 @@ void Intake::Join(Job& job, Operation& operation, std::uint32_t rank, const Oper
   if (numbered && job.steering.drain.agreed && spec.sequence > job.steering.drain.operations) {
     return flow_.Withdraw(job, operation, DrainedFailure(job), now);
   }
-  if (numbered && spec.sequence > job.last_possible) {
-    return flow_.FailOperation(job, operation, {Code::kPeerLost, job.left_cause}, now);
+  if (numbered && spec.sequence > job.departures.last_operation) {
+    return flow_.FailOperation(job, operation, {Code::kPeerLost, job.departures.cause}, now);
   }
   if (Status status = CheckBetweenNodes(spec, job); !status) {
     return flow_.FailOperation(
@@ -303,7 +303,7 @@ Pair* Intake::FindOrOpenPair(Job& job, std::uint32_t rank, const ipc::Record& re
     opened.operation.since_ns = now;
     if (sides.source != ipc::kAnyRank) posts.among = Bit(sides.source) | Bit(sides.target);
     recorder_.ItemOpened(job, opened.operation);
-    ++job.operations_open;
+    ++job.open.operations;
     return &opened;
   }
   if (found->operation.state == Operation::State::kTombstone) {
@@ -389,7 +389,8 @@ std::optional<Failure> Intake::CheckAndPost(Job& job, std::uint32_t rank,
     flow_.CompleteRecord(job, rank, record.commit, &drained);
     return {};
   }
-  if (iteration > job.last_iteration) return Failure{Code::kPeerLost, job.left_cause};
+  if (iteration > job.departures.last_iteration)
+    return Failure{Code::kPeerLost, job.departures.cause};
   if (refusing_ && gradients.posts(*tensor).ranks == 0) {
     return Failure{Code::kUnavailable, "the service is shutting down"};
   }
@@ -420,8 +421,9 @@ std::optional<Failure> Intake::FindGradientOverlap(Job& job, std::uint32_t rank,
 void Intake::GradientReady(Job& job, std::uint32_t rank, std::uint32_t tensor,
                            const ipc::GradientRecord& record, TimeNs now) {
   recorder_.PostGradient(job, rank, tensor, record, now);
-  if (job.times) {
-    job.times->Post(PlaceOf(job, rank), tensor, job.gradients->IterationOf(tensor), record);
+  if (job.measured.times) {
+    job.measured.times->Post(PlaceOf(job, rank), tensor, job.gradients->IterationOf(tensor),
+                             record);
   }
   flow_.plans().Advance(job, now);
 }
@@ -447,13 +449,14 @@ void Intake::Await(Job& job, std::uint32_t rank, const ipc::Record& record,
   if (awaited.size() == awaited.capacity()) {
     const std::size_t dropped = std::erase_if(
         awaited, [&](const AwaitedPost& post) { return !IsAwaited(job, rank, post); });
-    HR_CHECK(job.awaited >= dropped && awaited_ >= job.awaited, job.awaited, awaited_, dropped);
-    job.awaited -= dropped;
+    HR_CHECK(job.open.awaited >= dropped && awaited_ >= job.open.awaited, job.open.awaited,
+             awaited_, dropped);
+    job.open.awaited -= dropped;
     awaited_ -= dropped;
     if (awaited.size() > awaited.capacity() / 2) awaited.reserve(2 * awaited.capacity());
   }
   awaited.push_back({.record = record, .sequence = sequence});
-  ++job.awaited;
+  ++job.open.awaited;
   ++awaited_;
 }
 
@@ -473,7 +476,7 @@ bool Intake::CheckReadyWords(Jobs& jobs, TimeNs now) {
   looked_ns_ = now;
   bool any = false;
   for (const std::unique_ptr<Job>& job : jobs) {
-    if (job->awaited == 0) continue;
+    if (job->open.awaited == 0) continue;
     for (std::uint32_t rank = 0; rank < job->world_size(); ++rank) {
       any |= CheckReadyWordsOf(*job, rank, now);
     }
@@ -498,8 +501,9 @@ bool Intake::CheckReadyWordsOf(Job& job, std::uint32_t rank, TimeNs now) {
   }
   const std::size_t settled = entry.awaited.size() - kept;
   entry.awaited.resize(kept);
-  HR_CHECK(job.awaited >= settled && awaited_ >= job.awaited, job.awaited, awaited_, settled);
-  job.awaited -= settled;
+  HR_CHECK(job.open.awaited >= settled && awaited_ >= job.open.awaited, job.open.awaited, awaited_,
+           settled);
+  job.open.awaited -= settled;
   awaited_ -= settled;
   return any || settled > 0;
 }

@@ -29,7 +29,7 @@ class Intake {
   // From now on no new operation is accepted.
   void RefuseNew() { refusing_ = true; }
   bool refuses_new() const { return refusing_; }
-  void RemoveJob(const Job& job) { awaited_ -= job.awaited; }
+  void RemoveJob(const Job& job) { awaited_ -= job.open.awaited; }
 
   // A record that was read from the ring of `rank`.
   void Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now);

@@ -161,7 +161,7 @@ Pair* RemotePairs::FindOrOpen(Job& job, std::uint32_t node, const SendNotice& no
     pair->operation.posts.opened_ns = now;
     pair->operation.since_ns = now;
     flow_.recorder().ItemOpened(job, pair->operation);
-    ++job.operations_open;
+    ++job.open.operations;
   }
   pair->operation.posts.among = Bit(notice.target);
   job.pairs().Name(*pair, node, notice.send);
@@ -249,7 +249,7 @@ void RemotePairs::OnReceived(Job& job, std::uint32_t node, const SendNotice& not
 
 // Its last sends came before this.
 void RemotePairs::OnLeft(Job& job, const SendNotice& notice, TimeNs now) {
-  job.left_elsewhere |= Bit(notice.source);
+  job.departures.elsewhere |= Bit(notice.source);
   const std::string& node = job.nodes()->nodes[NodeOf(*job.nodes(), notice.source)].name;
   flow_.FailPairsOf(job, notice.source,
                     {notice.code, fmt::format("{} on node {}", notice.cause, node)}, now);

@@ -81,6 +81,55 @@ struct Hold {
   TimeNs since_ns = 0;  // the block could have begun; 0: it could not yet
 };
 
+// Ranks on other nodes that have left, and what is impossible without them.
+struct Departures {
+  RankMask elsewhere = 0;  // that have left, and sent their last
+  // Later operations cannot be carried out, and later iterations neither.
+  std::uint64_t last_operation = ipc::kSequenceMax;
+  std::uint64_t last_iteration = UINT64_MAX;
+  std::string cause;
+};
+
+// The links to other nodes.
+struct LinksState {
+  std::optional<Failure> failure;
+  TimeNs failed_ns = 0;
+};
+
+// What people have asked for, as far as it is in force; steering_state.h has what is not yet.
+struct InForce {
+  schedule::JobShare share;
+  bool share_unsent = false;  // a lane had no room for it
+  bool paused = false;
+  std::uint32_t paused_by = 0;  // uid
+  bool draining = false;
+};
+
+// What the next plan is made from, from the first plan on.
+struct Measurements {
+  std::unique_ptr<IterationTimes> times;
+  std::vector<LaneSamples> samples;  // by lane
+  CodecSamples codec_samples;
+  // In which a rail was lost or came back, until the leader has the costs since; 0: none has.
+  std::uint64_t rails_changed_in = 0;
+};
+
+// What encodings have left out of this node's sums: laid out as the gradients are, from the lowest
+// on. In memory of the first local rank that has room for it, which outlives the service; else in
+// memory of the job's own, and null until a plan encodes.
+struct Residuals {
+  std::byte* memory = nullptr;
+  Mapping own;
+  std::optional<SessionId> booked_on;
+  LeftOut left_out;
+};
+
+struct OpenCounts {
+  std::uint64_t awaited = 0;  // posts of all members that await their ready word
+  std::uint64_t operations = 0;
+  std::uint64_t following = 0;  // of these, barriers that follow gradients
+};
+
 class Job {
  public:
   Job(const SessionIdentity& identity, TimeNs now);
@@ -130,7 +179,7 @@ class Job {
   RankMask attached_ranks() const;
   bool HasSessions() const;
   // Whether anything was posted that has not ended.
-  bool busy() const { return operations_open > 0 || (gradients && gradients->AnyOpen()); }
+  bool busy() const { return open.operations > 0 || (gradients && gradients->AnyOpen()); }
   // Iterations of which the rank has posted every gradient: none while no rank has a layout.
   std::uint64_t IterationsOf(std::uint32_t rank) const {
     return gradients ? gradients->IterationsOf(rank) : 0;
@@ -265,7 +314,7 @@ class Job {
   bool IsRootHere(const Block& block) const { return IsHere(block.root); }
   // It has left the job, or is lost.
   bool IsGone(std::uint32_t rank) const {
-    return ranks_[rank].gone || (left_elsewhere & Bit(rank)) != 0;
+    return ranks_[rank].gone || (departures.elsewhere & Bit(rank)) != 0;
   }
   bool IsHere(std::uint32_t rank) const { return (local_ranks_ & Bit(rank)) != 0; }
   // "rank 2 (pid 77) posted all_reduce of ... as operation 9; rank 0 (pid 75) posted ..."
@@ -306,21 +355,9 @@ class Job {
   // What a job of several nodes waits for before it can begin, as its leader has it: shown to
   // people, and the cause of what times out before then.
   std::string waits_for;
-  // A rank on another node left after this operation: later ones cannot be carried out.
-  std::uint64_t last_possible = ipc::kSequenceMax;
-  std::string left_cause;
-  RankMask left_elsewhere = 0;  // ranks on other nodes that have left, and sent their last
-  // The links to other nodes have failed, and when.
-  std::optional<Failure> links_failure;
-  TimeNs links_failed_ns = 0;
-  // The same for gradients: no later iteration is possible.
-  std::uint64_t last_iteration = UINT64_MAX;
-  // What people have asked for, as far as it is in force: see steering_state.h.
-  schedule::JobShare share;
-  bool share_unsent = false;  // a lane had no room for it
-  bool paused = false;
-  std::uint32_t paused_by = 0;  // uid
-  bool draining = false;
+  Departures departures;
+  LinksState links;
+  InForce in_force;
   SteeringState steering;
   SlowRanksState slow;
   // What the ranks get is compared every so many iterations and operations; 0: never.
@@ -329,22 +366,10 @@ class Job {
   Hold hold;              // set by Plans::SetHold
   // Null until the job has handed in its layout.
   std::unique_ptr<Gradients> gradients;
-  std::unique_ptr<IterationTimes> times;  // from the first plan on
-  std::vector<LaneSamples> samples;       // by lane, from the first plan on
-  CodecSamples codec_samples;
-  // In which a rail was lost or came back, until the leader has the costs since; 0: none has.
-  std::uint64_t rails_changed_in = 0;
   std::optional<Failure> gradients_failure;
-  // What encodings have left out of this node's sums: laid out as the gradients are, from the
-  // lowest on. In memory of the first local rank that has room for it, which outlives the service;
-  // else in memory of the job's own, and null until a plan encodes.
-  std::byte* residuals = nullptr;
-  Mapping own_residuals;
-  std::optional<SessionId> residuals_booked_on;
-  LeftOut left_out;           // of what residuals have
-  std::uint64_t awaited = 0;  // posts of all members that await their ready word
-  std::uint64_t operations_open = 0;
-  std::uint64_t operations_following = 0;  // of them, barriers that follow gradients
+  Measurements measured;
+  Residuals residuals;
+  OpenCounts open;
   // What is kept of it for people, from the flow's AddJob on; owned by the recorder. Only what
   // observes reads or changes it, and nothing that moves depends on it.
   JobRecord* record = nullptr;

@@ -33,7 +33,7 @@ bool TravelsAtOnce(const Job& job, const Pair& pair) {
   const std::uint64_t bytes = spec.Bytes();
   return !spec.OnGpu() && !pair.operation.posts.Awaits(spec.source) && bytes > 0 &&
          bytes <= kSendDataMax && job.pairs().data_going[pair.node] + bytes <= kSendDataOpenMax &&
-         job.share.limit_bytes_per_s == 0 && !job.steering.paused();
+         job.in_force.share.limit_bytes_per_s == 0 && !job.steering.paused();
 }
 
 }  // namespace

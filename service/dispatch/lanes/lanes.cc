@@ -70,7 +70,8 @@ void Lanes::OnStarted(const Job& job, const schedule::QueuedStage& stage, TimeNs
   LaneState& lane = lanes_[stage.lane];
   if (lane.row.in_flight_stages++ == 0) lane.busy_since = now;
   lane.row.in_flight_bytes += stage.bytes;
-  if (!IsBetweenNodes(stage.lane)) lane.recent_users.Moves(job.id(), job.share.priority, now);
+  if (!IsBetweenNodes(stage.lane))
+    lane.recent_users.Moves(job.id(), job.in_force.share.priority, now);
 }
 
 void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
@@ -104,7 +105,7 @@ void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, co
       const double share = between_nodes ? transport::EncodedShare(job.CodecOf(operation)) : 1.0;
       Learn(lane, bytes * share, whole, completion, now);
     }
-    if (operation.planned() && !job.samples.empty()) {
+    if (operation.planned() && !job.measured.samples.empty()) {
       // Several may be on the lane at once: each has cost what it ended after the one before.
       const TimeNs begin = std::max(part.begin_ns, lane.settled_ns);
       AddSample(job, operation, part, completion.codec, bytes,
@@ -120,13 +121,13 @@ void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, co
 // the slower of the two, it only says that the wire is no slower.
 void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& part,
                       const transport::CodecUse& use, double bytes, double seconds) const {
-  LaneSamples& samples = job.samples[SampleOf(part.queued.lane)];
+  LaneSamples& samples = job.measured.samples[SampleOf(part.queued.lane)];
   const WirePlan* const in_force = job.gradients->plan();
   const std::uint32_t plan = in_force != nullptr ? in_force->plan->version : 0;
   const Codec codec = IsBetweenNodes(part.queued.lane) ? job.CodecOf(operation) : Codec();
   if (codec == Codec::kNone || use.plain_bytes == 0) return samples.Add(plan, bytes, seconds);
   const auto block_bytes = static_cast<double>(part.queued.bytes);
-  job.codec_samples.Add(codec, block_bytes, use, operation.iteration);
+  job.measured.codec_samples.Add(codec, block_bytes, use, operation.iteration);
   const double share = static_cast<double>(use.sent_bytes) / static_cast<double>(use.plain_bytes);
   const double coding_s = static_cast<double>(use.encode_ns + use.decode_ns) / kSecond;
   const double pieces =
@@ -141,7 +142,7 @@ void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& par
 std::vector<CodecCost> Lanes::CodecCostsOf(const Job& job) const {
   if (job.nodes() == nullptr || job.nodes()->servers_count > 0) return {};
   const std::uint64_t iteration = job.gradients ? job.gradients->head_iteration() : 0;
-  return job.codec_samples.Costs(
+  return job.measured.codec_samples.Costs(
       codec_costs_, static_cast<std::uint32_t>(job.nodes()->data_nodes_count()), iteration);
 }
 
@@ -187,7 +188,8 @@ void Lanes::OnMoved(Job& job, std::uint8_t lane) {
 }
 
 void Lanes::ForgetRails(Job& job) {
-  for (std::size_t place = 1; place < job.samples.size(); ++place) job.samples[place].Clear();
+  for (std::size_t place = 1; place < job.measured.samples.size(); ++place)
+    job.measured.samples[place].Clear();
 }
 
 void Lanes::OnFlow(std::uint8_t lane, TimeNs flowed_ns) {
@@ -234,14 +236,15 @@ void Lanes::Ask(const Job& job, const Operation& operation) {
 // Only the last share counts, so what a lane has no room for does not pile up: it is sent again as
 // it is then.
 void Lanes::SendShare(Job& job) {
-  const transport::Share share{.weight = job.share.weight,
-                               .priority = job.share.priority,
-                               .by_urgency = job.share.by_urgency};
-  job.share_unsent = false;
+  const transport::Share share{.weight = job.in_force.share.weight,
+                               .priority = job.in_force.share.priority,
+                               .by_urgency = job.in_force.share.by_urgency};
+  job.in_force.share_unsent = false;
   for (std::size_t lane = first_rail_; lane < lanes_.size(); ++lane) {
-    job.share_unsent |= !lanes_[lane].out.TrySend(service::SetShare{job.id().value, share});
+    job.in_force.share_unsent |=
+        !lanes_[lane].out.TrySend(service::SetShare{job.id().value, share});
   }
-  shares_unsent_ |= job.share_unsent;
+  shares_unsent_ |= job.in_force.share_unsent;
 }
 
 void Lanes::Notify(SendNotices notices) {
@@ -263,9 +266,9 @@ bool Lanes::Flush(Jobs& jobs, TimeNs now) {
   flushed_ns_ = now;
   if (!std::exchange(shares_unsent_, false)) return sent;
   for (const std::unique_ptr<Job>& job : jobs) {
-    if (!job->share_unsent) continue;
+    if (!job->in_force.share_unsent) continue;
     SendShare(*job);
-    sent |= !job->share_unsent;
+    sent |= !job->in_force.share_unsent;
   }
   return sent;
 }
@@ -278,10 +281,10 @@ TimeNs Lanes::NextFlush() const {
 
 std::vector<transport::CostLine> Lanes::CostsOf(const Job& job) const {
   std::vector<transport::CostLine> costs;
-  for (std::size_t place = 0; place < job.samples.size(); ++place) {
+  for (std::size_t place = 0; place < job.measured.samples.size(); ++place) {
     const bool agreed = place > 0 && job.nodes() != nullptr;
-    costs.push_back(
-        job.samples[place].Fit(agreed ? job.nodes()->costs[place - 1] : transport::CostLine{}));
+    costs.push_back(job.measured.samples[place].Fit(agreed ? job.nodes()->costs[place - 1]
+                                                           : transport::CostLine{}));
   }
   return costs;
 }

@@ -52,11 +52,12 @@ class Lanes {
 
   // ---- who uses them ----
   void AddJob(const Job& job, TimeNs now) {
-    for (LaneState& lane : lanes_) lane.recent_users.Add(job.id(), job.share.priority, now);
+    for (LaneState& lane : lanes_)
+      lane.recent_users.Add(job.id(), job.in_force.share.priority, now);
   }
   // Whether another job of the same class moved something on the lane of late.
   bool HasOthers(std::uint8_t lane, const Job& job, TimeNs now) const {
-    return lanes_[lane].recent_users.Has(job.id(), job.share.priority, now);
+    return lanes_[lane].recent_users.Has(job.id(), job.in_force.share.priority, now);
   }
 
   // ---- what is on them ----
@@ -148,7 +149,7 @@ class Lanes {
   std::optional<std::uint8_t> on_gpus_;
   std::size_t first_rail_ = 0;
   TimeNs flushed_ns_ = 0;
-  bool shares_unsent_ = false;  // of some jobs: Job::share_unsent
+  bool shares_unsent_ = false;  // of some jobs: InForce::share_unsent
   std::vector<CodecCost> codec_costs_;
   BoardWriter& board_;
 };

@@ -40,13 +40,14 @@ void PlanRows::ShowBlocks(const Job& job, std::uint64_t iteration) {
   if (gradients.plan() == nullptr) return;
   const std::vector<std::uint16_t>& rows = job.record->plan.block_rows;
   // The plan that moved the iteration may not be the one in force any more.
-  const bool measured = iteration >= gradients.plan_from() &&
-                        job.times->blocks(iteration).size() == gradients.plan()->blocks.size();
+  const bool measured =
+      iteration >= gradients.plan_from() &&
+      job.measured.times->blocks(iteration).size() == gradients.plan()->blocks.size();
   for (std::uint32_t index = 0; index < rows.size(); ++index) {
     ipc::PlanBlockRow row = MakePlanBlockRow(job, *gradients.plan(), index);
     if (measured && iteration > 0) {
-      const IterationTimes::BlockTimes& span = job.times->blocks(iteration)[index];
-      const TimeNs zero = job.times->BackwardBegin(iteration);
+      const IterationTimes::BlockTimes& span = job.measured.times->blocks(iteration)[index];
+      const TimeNs zero = job.measured.times->BackwardBegin(iteration);
       row.ready_ns = span.ready_ns - zero;
       row.begin_ns = span.begin_ns - zero;
       row.end_ns = span.end_ns - zero;
@@ -64,9 +65,9 @@ void PlanRows::ShowHead(const Job& job, TimeNs now) {
   }
   if (record.head_row == kNoRow) return;
   ipc::QueueRow row = MakeHeadRow(job, now);
-  if (gradients.head_index() == 0 && job.paused) {
+  if (gradients.head_index() == 0 && job.in_force.paused) {
     row.reason = static_cast<std::uint32_t>(ipc::WaitReason::kPaused);
-    row.wait_argument = job.paused_by;
+    row.wait_argument = job.in_force.paused_by;
   } else if (gradients.head_index() == 0 && job.hold.until_ns > now) {
     row.reason = static_cast<std::uint32_t>(job.hold.reason);
     row.wait_argument = job.hold.argument;

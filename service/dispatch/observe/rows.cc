@@ -73,13 +73,13 @@ ipc::JobRow MakeJobRow(const Job& job) {
   row.operations_ended = sums.operations_ended;
   row.operations_failed = sums.operations_failed;
   row.bytes_moved = sums.bytes_moved;
-  row.operations_open = job.operations_open + (job.gradients ? job.gradients->open_count() : 0);
+  row.operations_open = job.open.operations + (job.gradients ? job.gradients->open_count() : 0);
   row.restarts = job.restarts();
-  row.weight = job.share.weight;
-  row.priority = job.share.priority;
-  row.limit_bytes_per_s = job.share.limit_bytes_per_s;
-  row.sends_class =
-      static_cast<std::uint32_t>(job.share.by_urgency ? SendsClass::kAbove : SendsClass::kSame);
+  row.weight = job.in_force.share.weight;
+  row.priority = job.in_force.share.priority;
+  row.limit_bytes_per_s = job.in_force.share.limit_bytes_per_s;
+  row.sends_class = static_cast<std::uint32_t>(job.in_force.share.by_urgency ? SendsClass::kAbove
+                                                                             : SendsClass::kSame);
   row.sends_ended = sums.sends_ended;
   row.receives_ended = sums.receives_ended;
   row.sends_bytes = sums.sends_bytes;
@@ -100,8 +100,8 @@ ipc::JobRow MakeJobRow(const Job& job) {
   row.joiners_waiting = job.steering.applicants.joiners;
   row.spares_waiting = job.steering.applicants.spares;
   row.evictions = recovery.evictions + job.steering.EvictionsCount();
-  row.paused = job.paused ? 1 : 0;
-  row.draining = job.draining ? 1 : 0;
+  row.paused = job.in_force.paused ? 1 : 0;
+  row.draining = job.in_force.draining ? 1 : 0;
   row.blocks_ended = sums.blocks_ended;
   row.gathering_ns = sums.gathering_ns;
   row.waiting_ns = sums.waiting_ns;
@@ -297,11 +297,11 @@ ipc::PlanRow MakePlanRow(const Job& job) {
     row.next_best_ns = Nanoseconds(choice.next_s);
     ipc::SetText(row.next_best, plan::Describe(choice.next));
   }
-  HR_CHECK(job.times != nullptr, job.id().value, plan.version);
-  const IterationTimes::Spread spread = job.times->MeasuredSpread();
+  HR_CHECK(job.measured.times != nullptr, job.id().value, plan.version);
+  const IterationTimes::Spread spread = job.measured.times->MeasuredSpread();
   row.measured_mean_ns = spread.mean_ns;
   row.measured_p90_ns = spread.p90_ns;
-  const IterationTimes::Totals totals = job.times->MedianTotals();
+  const IterationTimes::Totals totals = job.measured.times->MedianTotals();
   row.iteration = totals.iteration;
   row.backward_ns = totals.backward_ns;
   row.forward_ns = totals.forward_ns;
@@ -309,7 +309,7 @@ ipc::PlanRow MakePlanRow(const Job& job) {
   row.measured_ns = totals.iteration_ns;
   row.moving_ns = totals.moving_ns;
   row.elsewhere_ns = totals.elsewhere_ns;
-  const IterationTimes::Sums& sums = job.times->sums();
+  const IterationTimes::Sums& sums = job.measured.times->sums();
   row.iterations_count = sums.count;
   row.iterations_ns = sums.iterations_ns;
   row.iterations_waited_ns = sums.waited_ns;

@@ -58,14 +58,14 @@ LateWait WaitOf(const Operation* operation, TimeNs since_ns) {
 }  // namespace
 
 LateWait StragglerMonitor::Find(const Job& job, LatePlace place) {
-  if (job.paused || job.failed) return {};
+  if (job.in_force.paused || job.failed) return {};
   const Operation* first = nullptr;
   switch (place) {
     case LatePlace::kOperation:
-      if (job.operations_open > 0) first = FirstOf(job.operations(), Gathers);
+      if (job.open.operations > 0) first = FirstOf(job.operations(), Gathers);
       return WaitOf(first, first == nullptr ? 0 : first->posts.opened_ns);
     case LatePlace::kOperationMoves:
-      if (job.operations_open > 0) first = FirstOf(job.operations(), Moves);
+      if (job.open.operations > 0) first = FirstOf(job.operations(), Moves);
       return WaitOf(first, first == nullptr ? 0 : first->since_ns);
     case LatePlace::kHead:
       return FindHead(job);
@@ -73,10 +73,10 @@ LateWait StragglerMonitor::Find(const Job& job, LatePlace place) {
       if (job.gradients) first = FirstOf(job.gradients->operations(), Moves);
       return WaitOf(first, first == nullptr ? 0 : first->since_ns);
     case LatePlace::kPair:
-      if (job.operations_open > 0) first = FirstPairOf(job, Gathers);
+      if (job.open.operations > 0) first = FirstPairOf(job, Gathers);
       return WaitOf(first, first == nullptr ? 0 : first->posts.opened_ns);
     case LatePlace::kPairMoves:
-      if (job.operations_open > 0) first = FirstPairOf(job, Moves);
+      if (job.open.operations > 0) first = FirstPairOf(job, Moves);
       return WaitOf(first, first == nullptr ? 0 : first->since_ns);
   }
   return {};
@@ -127,14 +127,15 @@ void StragglerMonitor::Follow(const Jobs& jobs, TimeNs now) {
 
 void StragglerMonitor::FollowJob(const Job& job, TimeNs now) {
   StragglerState& state = job.record->stragglers;
-  if (std::exchange(state.was_paused, job.paused) && !job.paused) state.not_before_ns.fill(now);
+  if (std::exchange(state.was_paused, job.in_force.paused) && !job.in_force.paused)
+    state.not_before_ns.fill(now);
   if (state.reported_count == 0) return;
   for (const LatePlace place : kPlaces) {
     const auto index = static_cast<std::size_t>(place);
     StragglerState::Reported& reported = state.reported[index];
     if (reported.wait.number == 0) continue;
     const bool over =
-        job.paused || job.failed || (place == LatePlace::kHead && job.gradients_failure);
+        job.in_force.paused || job.failed || (place == LatePlace::kHead && job.gradients_failure);
     if (!over && StillWaits(job, place, reported.wait)) continue;
     // What failed has its own event.
     const bool failed = place == LatePlace::kHead
@@ -157,7 +158,8 @@ bool StragglerMonitor::Check(const Jobs& jobs, TimeNs now) {
   if (now < next_check_) return false;
   next_check_ = kNever;
   for (const std::unique_ptr<Job>& job : jobs) {
-    if (job->busy() && !job->paused) next_check_ = std::min(next_check_, CheckJob(*job, now));
+    if (job->busy() && !job->in_force.paused)
+      next_check_ = std::min(next_check_, CheckJob(*job, now));
   }
   return true;
 }
@@ -188,7 +190,7 @@ void StragglerMonitor::Ask(const Job& job, TimeNs now) {
            now - operation.since_ns >= kAskAfter;
   };
   const Operation* first = nullptr;
-  if (job.operations_open > 0) first = FirstOf(job.operations(), long_on_lane);
+  if (job.open.operations > 0) first = FirstOf(job.operations(), long_on_lane);
   if (first != nullptr) lanes_.Ask(job, *first);
   const Operation* planned = nullptr;
   if (job.gradients) planned = FirstOf(job.gradients->operations(), long_on_lane);
