@@ -71,7 +71,7 @@ PeerOptions PeerOptionsOf(const Config& config, std::uint32_t nccl_lanes) {
           .rendezvous = config.rendezvous,
           .detection_ns = static_cast<TimeNs>(config.detection_ms) * kMillisecond,
           .peers = KnownPeers(config),
-          .architecture = std::string(Name(config.architecture)),
+          .architecture = config.architecture,
           .policy = config.policy,
           .block_bytes = config.block_bytes,
           .verify = static_cast<std::uint32_t>(config.verify),

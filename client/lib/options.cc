@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "ipc/base/architecture.h"
 #include "ipc/base/steering.h"
 
 namespace headrace::client {
@@ -222,12 +223,10 @@ Status CheckNodes(const hr_options& options) {
                  fmt::format("sends_class \"{}\": there are above and same", sends));
   }
   const std::string_view architecture = options.architecture;
-  if (architecture.empty() || architecture == "all-reduce" || architecture == "parameter-server") {
-    return {};
-  }
+  if (architecture.empty() || ArchitectureNamed(architecture)) return {};
   return Error(Code::kInvalidArgument,
-               fmt::format("unknown architecture \"{}\" (known: all-reduce, parameter-server)",
-                           architecture));
+               fmt::format("unknown architecture \"{}\" (known: {})", architecture,
+                           fmt::join(kArchitectureNames, ", ")));
 }
 
 bool IsKnown(std::size_t size) {

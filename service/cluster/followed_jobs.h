@@ -17,6 +17,7 @@
 #include <variant>
 #include <vector>
 
+#include "ipc/base/architecture.h"
 #include "ipc/base/clock.h"
 #include "ipc/base/result.h"
 #include "service/cluster/allowance.h"
@@ -110,7 +111,7 @@ struct FollowedJob {
   std::string leader_from;  // where its first rank here has the address from; empty: unknown
   std::uint32_t world_size = 1;
   std::uint32_t uid = 0;
-  std::string architecture;
+  std::optional<Architecture> architecture{};
   TimeNs patience_ns = 0;                       // deadline for reaching the leader
   std::map<std::uint32_t, AttachedRank> ranks;  // attached on this node
   std::set<std::uint32_t> gone;  // those of them that are gone, if the leader is in process

@@ -91,10 +91,10 @@ Status FollowerSteps::CheckAgreement(const Job& job, const OpenJob& open) const 
     return wrong(fmt::format("unknown algorithm {}", static_cast<unsigned>(agreement.algorithm)));
   }
   const bool served = agreement.servers_count != 0;
-  if ((job.architecture == kAllReduceName && served) ||
-      (job.architecture == kServersName && !served)) {
+  if ((job.architecture == Architecture::kAllReduce && served) ||
+      (job.architecture == Architecture::kParameterServer && !served)) {
     return wrong(fmt::format("{} servers, the ranks here asked for {}", agreement.servers_count,
-                             job.architecture));
+                             Name(job.architecture)));
   }
   for (const auto& [rank, attached] : job.ranks) {
     if (agreement.epoch > attached.after_epoch) continue;

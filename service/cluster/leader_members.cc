@@ -76,8 +76,8 @@ Status LeaderMembers::CheckJoin(NodeId node, const JoinJob& join, const Job& job
                  fmt::format("the ranks of job {} differ in its architecture: on node {} they say "
                              "\"{}\", on node {} \"{}\": start all with the same "
                              "HEADRACE_ARCHITECTURE",
-                             job.name, first, job.architecture, jobs_.nodes().at(node).facts.name,
-                             join.architecture));
+                             job.name, first, Name(job.architecture),
+                             jobs_.nodes().at(node).facts.name, Name(join.architecture)));
   }
   // A node is in a job once: its ranks would count twice.
   for (const Participant& participant : job.participants) {

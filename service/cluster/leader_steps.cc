@@ -11,8 +11,7 @@
 namespace headrace::service {
 
 bool LeaderSteps::WantsServers(const Job& job) const {
-  return (job.architecture.empty() ? jobs_.options().architecture : job.architecture) ==
-         kServersName;
+  return job.architecture.value_or(jobs_.options().architecture) == Architecture::kParameterServer;
 }
 
 void LeaderSteps::FormIfComplete(Job& job) {

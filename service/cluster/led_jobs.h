@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "ipc/base/architecture.h"
 #include "ipc/base/clock.h"
 #include "ipc/base/result.h"
 #include "service/cluster/allowance.h"
@@ -50,8 +51,8 @@ struct LeaderOptions {
   std::uint64_t block_bytes = 0;
   std::uint32_t verify = 0;  // JobNodes::verify
   transport::Algorithm algorithm = transport::Algorithm::kAuto;
-  std::string architecture{kAllReduceName};   // for jobs that name none
-  plan::Policy policy = plan::Policy::kAuto;  // likewise
+  Architecture architecture = Architecture::kAllReduce;  // for jobs that name none
+  plan::Policy policy = plan::Policy::kAuto;             // likewise
   std::set<std::string> peers;                // the only nodes that may join; empty: all may
   std::function<std::uint64_t()> random_key;  // returns no 0
   // Numbers the jobs if plans of another leader are made by the same planner; empty: 1, 2, ...
@@ -85,7 +86,7 @@ struct LedJob {
   std::string name;
   std::uint32_t world_size = 1;
   std::uint32_t uid = 0;
-  std::string architecture;
+  std::optional<Architecture> architecture{};
   std::uint32_t epoch = 1;         // greater than all former epochs of its ranks
   bool goes_on = false;            // its first rank was in a former epoch
   std::uint64_t members_hash = 0;  // members_hash of that rank

@@ -23,6 +23,7 @@
 #include <variant>
 #include <vector>
 
+#include "ipc/base/architecture.h"
 #include "ipc/base/error.h"
 #include "service/cluster/agreement.h"
 #include "service/cluster/job_directory.h"
@@ -39,9 +40,6 @@ namespace headrace::service {
 
 // Numbers of jobs on a server's connection start here; lower ones are JobIds of nodes.
 inline constexpr std::uint32_t kServerNumbers = 0x80000000U;
-
-inline constexpr std::string_view kAllReduceName = "all-reduce";
-inline constexpr std::string_view kServersName = "parameter-server";
 
 // What a service says about itself at the beginning of a connection.
 struct NodeFacts {
@@ -61,7 +59,7 @@ struct JoinJob {
   std::string name;
   std::uint32_t world_size = 1;
   std::uint32_t uid = 0;
-  std::string architecture;  // kAllReduceName, kServersName, or empty: the leader's
+  std::optional<Architecture> architecture{};  // none: the leader's
 };
 struct ReportRankAttached {
   std::uint32_t job = 0;

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "ipc/base/architecture.h"
 #include "ipc/base/policies.h"
 
 namespace headrace::service {
@@ -30,9 +31,6 @@ enum class GpuNetwork : std::uint8_t { kStaged, kNccl };
 inline constexpr std::array<std::string_view, 2> kGpuNetworkNames = {"staged", "nccl"};
 enum class Role : std::uint8_t { kNode, kServer };
 inline constexpr std::array<std::string_view, 2> kRoleNames = {"node", "server"};
-enum class Architecture : std::uint8_t { kAllReduce, kParameterServer };
-inline constexpr std::array<std::string_view, 2> kArchitectureNames = {"all-reduce",
-                                                                       "parameter-server"};
 enum class NetworkAlgorithm : std::uint8_t {
   kAuto,
   kDirectExchange,
@@ -45,9 +43,6 @@ inline constexpr std::array<std::string_view, 5> kNetworkAlgorithmNames = {
 
 constexpr std::string_view Name(GpuLaneKind lane) {
   return kGpuLaneKindNames[static_cast<std::size_t>(lane)];
-}
-constexpr std::string_view Name(Architecture architecture) {
-  return kArchitectureNames[static_cast<std::size_t>(architecture)];
 }
 constexpr std::string_view Name(LogLevel level) {
   return kLogLevelNames[static_cast<std::size_t>(level)];

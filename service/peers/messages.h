@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "ipc/base/architecture.h"
 #include "ipc/base/clock.h"
 #include "ipc/base/error.h"
 #include "ipc/base/ids.h"
@@ -144,7 +145,7 @@ struct RankRefused {
   std::string job;
   std::string leader;  // the job's rendezvous, as in SessionIdentity
   std::uint32_t world_size = 1;
-  std::string architecture;
+  std::optional<Architecture> architecture{};
   std::uint32_t uid = 0;
   std::uint32_t rank = 0;
   std::int32_t pid = 0;

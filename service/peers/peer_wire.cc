@@ -251,7 +251,7 @@ void Describe(auto& wire, Is<JoinJob> auto& join) {
                : fmt::format("a world size of {} (1 to {})", size, transport::kMembersMax);
   });
   wire.Number(join.uid, HR_FIELD(Uid));
-  wire.Text(join.architecture, kProgramMax, HR_FIELD(Architecture));
+  wire.Architecture(join.architecture, HR_FIELD(Architecture));
 }
 
 void Describe(auto& wire, Is<ReportRankAttached> auto& rank) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/base/architecture.h"
 #include "ipc/base/clock.h"
 #include "ipc/board.h"
 #include "service/actor/inbox.h"
@@ -33,10 +34,10 @@ struct PeerOptions {
   std::string address;     // "host:port" where other services reach this one; empty: nowhere
   bool server = false;     // no ranks of jobs of several nodes, but a share of their sums
   std::string rendezvous;  // of a server: whom it serves; else of jobs whose ranks name none
-  TimeNs detection_ns = 3 * kSecond;          // silence of a peer after which it counts as lost
-  std::map<std::string, std::string> peers;   // the only ones, and their addresses; empty: all
-  std::string architecture = "all-reduce";    // of jobs led here that name none
-  plan::Policy policy = plan::Policy::kAuto;  // of jobs led here whose ranks name none
+  TimeNs detection_ns = 3 * kSecond;         // silence of a peer after which it counts as lost
+  std::map<std::string, std::string> peers;  // the only ones, and their addresses; empty: all
+  Architecture architecture = Architecture::kAllReduce;  // of jobs led here that name none
+  plan::Policy policy = plan::Policy::kAuto;             // of jobs led here whose ranks name none
   std::uint64_t block_bytes = 4U << 20U;
   std::uint32_t verify = 0;  // of jobs led here: JobNodes::verify
   transport::Algorithm algorithm = transport::Algorithm::kAuto;

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "ipc/base/architecture.h"
 #include "ipc/base/check.h"
 #include "ipc/base/foreign_text.h"
 #include "ipc/base/result.h"
@@ -66,6 +67,10 @@ class ToWire {
   void ErrorCode(Code code, auto get, auto set) { Number(code, get, set); }
   void Policy(const std::optional<plan::Policy>& policy, auto get, auto set) {
     Number(policy.value_or(plan::Policy{0}), get, set);
+  }
+  void Architecture(std::optional<headrace::Architecture> architecture, auto /*get*/, auto set) {
+    const std::string_view name = headrace::Name(architecture);
+    set(wire_, kj::StringPtr(name.data(), name.size()));
   }
   void Text(const std::string& text, std::size_t /*max*/, auto /*get*/, auto set) {
     set(wire_, text);
@@ -135,6 +140,15 @@ class FromWire {
       policy = wanted;
     } else if (get(wire_) != 0) {
       Refuse(fmt::format("unknown policy {}", get(wire_)));
+    }
+  }
+  // Empty means no architecture.
+  void Architecture(std::optional<headrace::Architecture>& architecture, auto get, auto /*set*/) {
+    const capnp::Text::Reader sent = get(wire_);
+    architecture = ArchitectureNamed({sent.begin(), sent.size()});
+    if (!architecture && sent.size() != 0) {
+      Refuse(fmt::format("an unknown architecture of {} bytes (known: {})", sent.size(),
+                         fmt::join(kArchitectureNames, ", ")));
     }
   }
   void Text(std::string& text, std::size_t max, auto get, auto /*set*/) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "ipc/base/architecture.h"
 #include "ipc/base/check.h"
 #include "ipc/base/foreign_text.h"
 #include "service/accounts/rank_table.h"
@@ -103,6 +104,13 @@ Status Bootstrap::CheckAttach(schema::Hello::Reader hello,
                  fmt::format("sends of class \"{}\": there are above and same",
                              Printable({sends.begin(), sends.size()}, kFromMax)));
   }
+  const auto architecture = request.getArchitecture();
+  if (architecture.size() != 0 && !ArchitectureNamed({architecture.begin(), architecture.size()})) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("unknown architecture \"{}\" (known: {})",
+                             Printable({architecture.begin(), architecture.size()}, kFromMax),
+                             fmt::join(kArchitectureNames, ", ")));
+  }
   if (Status status = CheckSlowBound(ReadSlowBound(request)); !status) return status;
   return CheckMembers(request);
 }
@@ -124,7 +132,7 @@ LeaseRequest Bootstrap::ReadLease(schema::AttachRequest::Reader request) const {
   const auto rendezvous = request.getRendezvous();
   const auto architecture = request.getArchitecture();
   lease.rendezvous.assign(rendezvous.begin(), rendezvous.size());
-  lease.architecture.assign(architecture.begin(), architecture.size());
+  lease.architecture = ArchitectureNamed({architecture.begin(), architecture.size()});
   lease.after_epoch = request.getAfterEpoch();
   lease.can_reconnect = request.getCanReconnect();
   const auto from = request.getRendezvousFrom();

@@ -6,7 +6,6 @@
 
 #include "ipc/base/check.h"
 #include "ipc/base/foreign_text.h"
-#include "service/cluster/leader.h"
 
 namespace headrace::service {
 namespace {
@@ -45,13 +44,6 @@ Status CheckRendezvous(const RendezvousRules& rules, LeaseRequest& request) {
   if (!leader) return leader.error();
   request.rendezvous = std::move(leader).value();
   HR_CHECK(!request.rendezvous.empty(), request.job_name);  // that is a job on one node
-  if (!request.architecture.empty() && request.architecture != kAllReduceName &&
-      request.architecture != kServersName) {
-    return Error(
-        Code::kInvalidArgument,
-        fmt::format("unknown architecture \"{}\" (known: {}, {})",
-                    Printable(request.architecture, kRendezvousMax), kAllReduceName, kServersName));
-  }
   return {};
 }
 

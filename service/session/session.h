@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/base/architecture.h"
 #include "ipc/base/clock.h"
 #include "ipc/base/collective.h"
 #include "ipc/base/fd.h"
@@ -67,7 +68,8 @@ struct SessionIdentity {
   std::string rendezvous{};
   std::string rendezvous_from{};  // where the client has that from, for people; empty: unknown
   bool can_reconnect = false;     // it comes back by itself when its service ends
-  std::string architecture{};     // who sums a job of several nodes; empty: as its leader has it
+  std::optional<Architecture>
+      architecture{};  // who sums a job of several nodes; none: as its leader has it
   std::optional<SendsClass> sends_class{};  // that rank 0 asks for
   SlowBound slow_bound{};                   // likewise
   std::uint32_t min_world = 0;  // likewise: with how many it may go on; 0: with all of them only

@@ -304,9 +304,7 @@ void WritePeerMessages() {
   using namespace service;  // NOLINT: all of these are its messages
   const Steering weight{.kind = SteeringKind::kWeight, .value = 3, .uid = 1000, .node = "b"};
   const auto text = std::make_shared<const std::string>("headrace-plan/1\nversion 1\n");
-  Write("peer/join",
-        BytesOf(
-            JoinJob{.job = 1, .name = "train", .world_size = 2, .uid = 1000, .architecture = ""}));
+  Write("peer/join", BytesOf(JoinJob{.job = 1, .name = "train", .world_size = 2, .uid = 1000}));
   Write("peer/seat", BytesOf(ReportRankAttached{.job = 1, .rank = 1, .pid = 77}));
   Write("peer/lose", BytesOf(ReportRankLost{.job = 1, .rank = 1, .cause = "exited or was killed"}));
   Write("peer/break",

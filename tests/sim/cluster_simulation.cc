@@ -235,20 +235,21 @@ std::optional<std::string> ClusterSimulation::AttachRank(Job& job, std::uint32_t
     if (other.node == slot.node && other.rank)
       slot.epoch = std::max(slot.epoch, other.after_epoch + 1);
   }
-  slot.identity = {.id = slot.rank->client().id(),
-                   .job = spec.id,
-                   .job_name = spec.name,
-                   .after_epoch = slot.after_epoch,
-                   .rank = rank,
-                   .member = job.members.empty() ? rank : job.members[rank],
-                   .members_hash = service::HashOfMembers(job.members),
-                   .world_size = spec.world_size,
-                   .pid = static_cast<std::int32_t>(1000 + rank),
-                   .timeout_ms = spec.timeout_ms,
-                   .rendezvous = spec.rendezvous,
-                   .can_reconnect = mood_ == ClusterMood::kSlow,
-                   .architecture = std::string(job.served ? service::kServersName : ""),
-                   .attached_ns = cluster_.now()};
+  slot.identity = {
+      .id = slot.rank->client().id(),
+      .job = spec.id,
+      .job_name = spec.name,
+      .after_epoch = slot.after_epoch,
+      .rank = rank,
+      .member = job.members.empty() ? rank : job.members[rank],
+      .members_hash = service::HashOfMembers(job.members),
+      .world_size = spec.world_size,
+      .pid = static_cast<std::int32_t>(1000 + rank),
+      .timeout_ms = spec.timeout_ms,
+      .rendezvous = spec.rendezvous,
+      .can_reconnect = mood_ == ClusterMood::kSlow,
+      .architecture = job.served ? std::optional(Architecture::kParameterServer) : std::nullopt,
+      .attached_ns = cluster_.now()};
   service.OnRankAttached(slot.identity);
   Trace(fmt::format("{} attaches on node {}", slot.rank->Name(), NameOf(slot.node)));
   if (!job.model) return std::nullopt;

@@ -299,7 +299,7 @@ TEST_F(FollowerTest, RefusesAnAgreementThatMakesNoSense) {
 
 TEST_F(FollowerTest, RefusesServersWhereItsRanksAskedForNone) {
   auto rank = Meeting::Rank(7, 0, 1);
-  rank.architecture = std::string(service::kAllReduceName);
+  rank.architecture = Architecture::kAllReduce;
   follower_.OnRankAttached(rank);
   follower_.OnLeaderUp(kMeetingPlace);
   service::OpenJob open{.job = 7, .self = 0, .agreement = AgreementOfOne()};

@@ -539,7 +539,7 @@ TEST(Leader, AJobThatWantsServersWaitsForOne) {
   Meeting meeting;
   MeetingNode& a = meeting.AddNode("a");
   auto rank = Meeting::Rank(1, 0, 1);
-  rank.architecture = service::kServersName;
+  rank.architecture = Architecture::kParameterServer;
   meeting.Attach(a, rank);
   meeting.Run();
   EXPECT_TEXT(a.waits(), "node a", "--role server");
@@ -557,7 +557,7 @@ TEST(Leader, AJobThatWantsServersWaitsForOne) {
 }
 
 TEST(Leader, AServerTakesPartInSeveralJobsAndEndsWithEach) {
-  Meeting meeting({.architecture = std::string(service::kServersName)});
+  Meeting meeting({.architecture = Architecture::kParameterServer});
   MeetingNode& a = meeting.AddNode("a");
   MeetingNode& t = meeting.AddServer("t");
   MeetingNode& s = meeting.AddServer("s");

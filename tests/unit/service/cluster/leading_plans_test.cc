@@ -323,7 +323,7 @@ TEST_F(LeadingPlans, WhatIsSaidTooEarlyOrOfOtherJobsIsIgnored) {
 }
 
 TEST(LeadingPlansWithServers, AServerHasNoPartInPlans) {
-  Meeting meeting({.architecture = std::string(service::kServersName)});
+  Meeting meeting({.architecture = Architecture::kParameterServer});
   MeetingNode& a = meeting.AddNode("a");
   MeetingNode& s = meeting.AddServer("s");
   meeting.Attach(a, Meeting::Rank(1, 0, 1));

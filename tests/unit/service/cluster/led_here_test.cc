@@ -300,7 +300,7 @@ TEST_F(LedHereTest, NeedsNoServer) {
   Follower lonely{{.node_name = "a", .lanes = {}}, directory};
   auto rank = Rank(0);
   rank.world_size = 1;
-  rank.architecture = service::kServersName;
+  rank.architecture = Architecture::kParameterServer;
   lonely.OnRankAttached(rank);
   lonely.DrainActions();
   EXPECT_EQ(lonely.NextDeadline(), kNever);

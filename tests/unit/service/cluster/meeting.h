@@ -63,7 +63,7 @@ struct MeetingNode {
 
 struct MeetingOptions {
   std::size_t lanes_count = 1;
-  std::string architecture{service::kAllReduceName};
+  Architecture architecture = Architecture::kAllReduce;
   std::set<std::string> peers{};
   std::uint32_t verify = 0;
 };

@@ -217,7 +217,7 @@ class Turmoil {
     const std::uint32_t number = ++jobs_given_[at];
     local_[at][number] = {.name = name, .ranks = {at}};
     auto rank = Meeting::Rank(number, at, 4, name);
-    if (name == "two") rank.architecture = service::kServersName;
+    if (name == "two") rank.architecture = Architecture::kParameterServer;
     meeting_.Attach(*meeting_.nodes()[at], rank);
   }
   void Lose() {

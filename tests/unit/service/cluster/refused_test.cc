@@ -271,7 +271,7 @@ TEST(Refusals, RefusesWhoeverDisagreesOnTheJob) {
     std::vector<std::string> parts;
   };
   auto other_way = Meeting::Rank(1, 1, 3);
-  other_way.architecture = service::kServersName;
+  other_way.architecture = Architecture::kParameterServer;
   const std::vector<Case> cases = {
       {Meeting::Rank(1, 1, 4), Code::kMismatch, {"on node a they say 3", "on node b 4"}},
       {other_way, Code::kMismatch, {"on node a they say \"\"", "on node b \"parameter-server\""}}};

@@ -426,7 +426,7 @@ TEST_F(SteeringTest, ARankThatIsLostInADrainSaysThatTheJobWasDrained) {
 }
 
 TEST_F(SteeringTest, ServersGetNothing) {
-  Meeting meeting({.architecture = std::string(service::kServersName)});
+  Meeting meeting({.architecture = Architecture::kParameterServer});
   MeetingNode& a = meeting.AddNode("a");
   MeetingNode& s = meeting.AddServer("s");
   meeting.Attach(a, Meeting::Rank(1, 0, 1));
