@@ -2,12 +2,15 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <memory>
+#include <random>
 #include <vector>
 
 #include "tests/contract/scattered.h"
 #include "tests/unit/transport/exchange_fleet.h"
 #include "tests/unit/transport/guarded_memory.h"
+#include "tests/unit/transport/sent_message.h"
 #include "transport/ucx/ucx_wire.h"
 
 namespace headrace::transport {
@@ -118,6 +121,56 @@ TEST_P(ExchangeOverUcx, GivesTheReferencesForEveryKindAndSize) {
       }
     }
     for (const auto& node : nodes_) EXPECT_EQ(node->counters().messages_dropped, 0U);
+  }
+}
+
+// Between all nodes at once, many of them open, posted in any order.
+TEST_P(ExchangeOverUcx, MovesSendsOfEverySizeBetweenAllNodes) {
+  ASSERT_NO_FATAL_FAILURE(Open(0));
+  std::mt19937_64 dice(1);
+  std::vector<SentMessage> messages;
+  std::vector<std::size_t> expected(kNodes);
+  std::uint64_t position = 0;
+  for (const std::size_t bytes : {0U, 1U, 4096U, 16'384U, 16'385U, 100'000U, 3'000'001U}) {
+    for (std::uint32_t from = 0; from < kNodes; ++from) {
+      for (std::uint32_t to = 0; to < kNodes; ++to) {
+        if (from == to) continue;
+        SentMessage& message = messages.emplace_back(from, to, ++position, bytes);
+        message.meets = position % 2 == 0;
+        ++expected[from];
+        ++expected[to];
+      }
+    }
+  }
+  const auto post = [this](const SentMessage& message, bool receives, Transfer transfer) {
+    const std::uint32_t node = receives ? message.target : message.source;
+    ASSERT_EQ(nodes_[node]->Post(Fleet::Local(transfer, node), MonotonicNow()),
+              PostResult::kAccepted);
+  };
+  // Those that meet have growing positions on each node; others are sent once the receive is there.
+  for (SentMessage& message : messages) {
+    if (message.meets) post(message, false, message.Of(false, kNodes));
+    post(message, true, message.Of(true, kNodes));
+  }
+  std::shuffle(messages.begin(), messages.end(), dice);
+  for (SentMessage& message : messages) {
+    if (!message.meets) post(message, false, message.Of(false, kNodes));
+  }
+  const auto ended = [&] {
+    for (std::uint32_t node = 0; node < kNodes; ++node) {
+      if (completions_[node].size() < expected[node]) return false;
+    }
+    return true;
+  };
+  const TimeNs deadline = MonotonicNow() + kPatience;
+  while (!ended() && MonotonicNow() < deadline) Work();
+  for (std::uint32_t node = 0; node < kNodes; ++node) {
+    ASSERT_EQ(completions_[node].size(), expected[node]);
+    for (const Completion& each : completions_[node]) ASSERT_EQ(each.code, Code::kOk) << each.cause;
+    EXPECT_EQ(nodes_[node]->counters().messages_dropped, 0U);
+  }
+  for (const SentMessage& message : messages) {
+    ASSERT_TRUE(message.HasCome()) << message.sent.size() << " bytes";
   }
 }
 

@@ -8,52 +8,23 @@
 #include <vector>
 
 #include "tests/unit/transport/exchange_fleet.h"
+#include "tests/unit/transport/sent_message.h"
 
 namespace headrace::transport {
 namespace {
 
-struct Message {
-  std::uint32_t source = 0;
-  std::uint32_t target = 1;
-  std::uint64_t position = 1;
-  std::vector<std::uint8_t> sent;
-  std::vector<std::uint8_t> got;
-  bool meets = false;
-
-  Message(std::uint32_t from, std::uint32_t to, std::uint64_t at, std::size_t bytes)
-      : source(from), target(to), position(at), sent(bytes), got(bytes + 1, 0xee) {
-    std::iota(sent.begin(), sent.end(), static_cast<std::uint8_t>(at));
-  }
-  Transfer Of(bool receives, std::uint32_t members) {
-    Transfer transfer{.token = position << 8 | source << 4 | target << 1 | (receives ? 1U : 0U),
-                      .kind = receives ? kReceive : kSend,
-                      .dtype = DType::kUInt8,
-                      .root = receives ? source : target,
-                      .count = sent.size(),
-                      .position = position,
-                      .members_count = members,
-                      .meets = meets};
-    auto& memory = receives ? got : sent;
-    transfer.members[receives ? target : source] = reinterpret_cast<std::byte*>(memory.data());
-    return transfer;
-  }
-  bool HasCome() const {
-    return std::equal(sent.begin(), sent.end(), got.begin()) && got.back() == 0xee;
-  }
-};
-
-void PostReceive(Fleet& fleet, Message& message) {
+void PostReceive(Fleet& fleet, SentMessage& message) {
   fleet.Post(message.target, message.Of(true, fleet.nodes_count()));
 }
-void PostSend(Fleet& fleet, Message& message) {
+void PostSend(Fleet& fleet, SentMessage& message) {
   fleet.Post(message.source, message.Of(false, fleet.nodes_count()));
 }
 
 TEST(ExchangePointToPoint, MovesMessagesOfEverySizeInBothDirections) {
   for (const std::size_t bytes : {0U, 1U, 4096U, 4097U, 400'000U}) {
     Fleet fleet({});
-    Message there(0, 1, 7, bytes);
-    Message back(1, 0, 7, bytes);
+    SentMessage there(0, 1, 7, bytes);
+    SentMessage back(1, 0, 7, bytes);
     PostReceive(fleet, there);
     PostReceive(fleet, back);
     PostSend(fleet, there);
@@ -76,7 +47,7 @@ TEST(ExchangePointToPoint, NeverWaitForCollectivesOrForEachOther) {
     Fleet fleet({.data_count = nodes, .network = {.seed = seed, .jitter_ns = kMillisecond}});
     FleetTransfer stuck(Collective::kAllReduce, DType::kInt32, Reduction::kSum, 40'000, nodes, 5);
     fleet.Post(0, stuck.transfer());  // the others never post it
-    std::vector<Message> messages;
+    std::vector<SentMessage> messages;
     std::vector<std::uint32_t> received(nodes);
     std::vector<std::uint32_t> sent(nodes);
     for (std::uint64_t i = 0; i < 1000; ++i) {
@@ -89,9 +60,9 @@ TEST(ExchangePointToPoint, NeverWaitForCollectivesOrForEachOther) {
       ++received[target];
       messages.emplace_back(source, target, i + 1, dice() % 30'000);
     }
-    for (Message& message : messages) PostReceive(fleet, message);
+    for (SentMessage& message : messages) PostReceive(fleet, message);
     std::shuffle(messages.begin(), messages.end(), dice);
-    for (Message& message : messages) {
+    for (SentMessage& message : messages) {
       PostSend(fleet, message);
       for (std::uint64_t steps = dice() % 5; steps > 0; --steps) fleet.Step();
     }
@@ -99,13 +70,13 @@ TEST(ExchangePointToPoint, NeverWaitForCollectivesOrForEachOther) {
     std::size_t ended = 0;
     for (std::uint32_t node = 0; node < nodes; ++node) ended += fleet.completions(node).size();
     ASSERT_EQ(ended, 2 * messages.size()) << "seed " << seed;
-    for (const Message& message : messages) ASSERT_TRUE(message.HasCome()) << "seed " << seed;
+    for (const SentMessage& message : messages) ASSERT_TRUE(message.HasCome()) << "seed " << seed;
   }
 }
 
 TEST(ExchangePointToPoint, TakeNoMoreThanTheyHaveRoomFor) {
   Fleet fleet({});
-  std::vector<Message> messages;
+  std::vector<SentMessage> messages;
   for (std::uint64_t i = 0; i <= PointToPoint::kOpenMax; ++i) messages.emplace_back(0, 1, i + 1, 9);
   for (std::uint64_t i = 0; i < PointToPoint::kOpenMax; ++i) PostReceive(fleet, messages[i]);
   EXPECT_EQ(fleet.node(1).Post(Fleet::Local(messages.back().Of(true, 2), 1), 0), PostResult::kBusy);
@@ -119,10 +90,10 @@ TEST(ExchangePointToPoint, EndAloneWhenCancelledAtAnyMoment) {
   for (std::uint64_t steps = 0; steps < 120; ++steps) {
     for (const bool sender : {true, false}) {
       Fleet fleet({});
-      Message message(0, 1, 3, 200'000);
-      Message other(0, 1, 4, 5000);
-      for (Message* each : {&message, &other}) PostReceive(fleet, *each);
-      for (Message* each : {&message, &other}) PostSend(fleet, *each);
+      SentMessage message(0, 1, 3, 200'000);
+      SentMessage other(0, 1, 4, 5000);
+      for (SentMessage* each : {&message, &other}) PostReceive(fleet, *each);
+      for (SentMessage* each : {&message, &other}) PostSend(fleet, *each);
       for (std::uint64_t i = 0; i < steps; ++i) fleet.Step();
       const std::uint32_t node = sender ? 0 : 1;
       fleet.node(node).Cancel(message.Of(!sender, 2).token);
@@ -153,11 +124,11 @@ TEST(ExchangePointToPoint, EndAloneWhenCancelledAtAnyMoment) {
 
 TEST(ExchangePointToPoint, DropWhatNobodyReceives) {
   Fleet fleet({});
-  Message message(0, 1, 3, 10'000);
+  SentMessage message(0, 1, 3, 10'000);
   PostSend(fleet, message);
   fleet.RunToTheEnd();
   EXPECT_EQ(fleet.node(1).counters().messages_dropped, 3U);
-  Message next(0, 1, 4, 10);
+  SentMessage next(0, 1, 4, 10);
   PostReceive(fleet, next);
   PostSend(fleet, next);
   fleet.RunToTheEnd();
@@ -166,7 +137,7 @@ TEST(ExchangePointToPoint, DropWhatNobodyReceives) {
 
 TEST(ExchangePointToPoint, ThatContradictTheirReceiveFailTheGroup) {
   Fleet fleet({});
-  Message message(0, 1, 3, 10'000);
+  SentMessage message(0, 1, 3, 10'000);
   PostReceive(fleet, message);
   Transfer send = message.Of(false, 2);
   send.count -= 1;
@@ -193,7 +164,7 @@ void ExpectEndedByClosing(Fleet& fleet, std::uint64_t steps) {
 TEST(ExchangePointToPoint, EndWithTheCauseWhenTheGroupCloses) {
   for (std::uint64_t steps = 0; steps < 60; ++steps) {
     Fleet fleet({});
-    Message message(0, 1, 3, 300'000);
+    SentMessage message(0, 1, 3, 300'000);
     PostReceive(fleet, message);
     PostSend(fleet, message);
     ASSERT_NO_FATAL_FAILURE(ExpectEndedByClosing(fleet, steps));
@@ -207,7 +178,7 @@ TEST(ExchangePointToPoint, MeetInAnyOrderAndLoseNothing) {
     const auto nodes = static_cast<std::uint32_t>(2 + dice() % 3);
     Fleet fleet({.data_count = nodes,
                  .network = {.seed = seed, .jitter_ns = kMillisecond, .duplicate_share = 0.1}});
-    std::vector<Message> messages;
+    std::vector<SentMessage> messages;
     std::vector<std::uint32_t> sent(nodes);
     std::vector<std::uint32_t> received(nodes);
     for (std::uint64_t i = 0; i < 300; ++i) {
@@ -228,7 +199,7 @@ TEST(ExchangePointToPoint, MeetInAnyOrderAndLoseNothing) {
       const bool receives = queue % 2 == 1;
       const auto node = static_cast<std::uint32_t>(queue / 2);
       for (; next[queue] < messages.size(); ++next[queue]) {
-        Message& message = messages[next[queue]];
+        SentMessage& message = messages[next[queue]];
         if ((receives ? message.target : message.source) != node) continue;
         receives ? PostReceive(fleet, message) : PostSend(fleet, message);
         ++next[queue];
@@ -246,13 +217,13 @@ TEST(ExchangePointToPoint, MeetInAnyOrderAndLoseNothing) {
       }
     }
     ASSERT_EQ(ended, 2 * messages.size()) << "seed " << seed;
-    for (const Message& message : messages) ASSERT_TRUE(message.HasCome()) << "seed " << seed;
+    for (const SentMessage& message : messages) ASSERT_TRUE(message.HasCome()) << "seed " << seed;
   }
 }
 
 TEST(ExchangePointToPoint, SendNothingBeforeTheOtherNodeIsThere) {
   Fleet fleet({});
-  Message message(0, 1, 3, 50'000);
+  SentMessage message(0, 1, 3, 50'000);
   message.meets = true;
   PostSend(fleet, message);
   fleet.RunToTheEnd();
@@ -269,7 +240,7 @@ TEST(ExchangePointToPoint, SendNothingBeforeTheOtherNodeIsThere) {
 TEST(ExchangePointToPoint, ThatMeetAndDifferFailTheGroup) {
   for (const std::uint64_t expected : {0U, 9000U, 20'000U}) {
     Fleet fleet({});
-    Message message(0, 1, 3, 10'000);
+    SentMessage message(0, 1, 3, 10'000);
     message.meets = true;
     message.got.resize(20'000);
     Transfer receive = message.Of(true, 2);
@@ -285,7 +256,7 @@ TEST(ExchangePointToPoint, ThatMeetAndDifferFailTheGroup) {
 TEST(ExchangePointToPoint, EndWellOrWithTheCauseWhenTheyMeetAndTheGroupCloses) {
   for (std::uint64_t steps = 0; steps < 60; ++steps) {
     Fleet fleet({});
-    Message message(0, 1, 3, 300'000);
+    SentMessage message(0, 1, 3, 300'000);
     message.meets = true;
     PostSend(fleet, message);
     PostReceive(fleet, message);
@@ -318,7 +289,7 @@ TEST(ExchangePointToPoint, AreAnnouncedByNoMoreThanMayBeOpen) {
   header.root = 0;
   fleet.network().Inject("a", header, {});
   fleet.RunToTheEnd();
-  Message message(0, 1, 200, 10);
+  SentMessage message(0, 1, 200, 10);
   message.meets = true;
   PostSend(fleet, message);
   fleet.RunToTheEnd();
