@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 
@@ -217,6 +218,12 @@ double Planning::BlockBytes() const {
   return static_cast<double>(bytes) / static_cast<double>(std::max<std::size_t>(blocks, 1));
 }
 
+double Planning::PredictionHoldsSeconds() const {
+  // The first plan predicts nothing.
+  const int doublings = static_cast<int>(std::clamp(versions_, 2U, 30U)) - 2;
+  return std::min(kPredictionHoldsSeconds, std::ldexp(kFirstPredictionHoldsSeconds, doublings));
+}
+
 void Planning::Make(plan::Policy policy, std::shared_ptr<const plan::Plan> present) {
   HR_CHECK(phase_ == Phase::kNone && layout_ != nullptr, options_.job, static_cast<int>(phase_));
   std::vector<NodeSeen> seen;
@@ -235,7 +242,7 @@ void Planning::Make(plan::Policy policy, std::shared_ptr<const plan::Plan> prese
   for (const NodeSeen& each : seen) latest = std::max(latest, each.times.iteration);
   const double in_force_s =
       static_cast<double>(latest - std::min(latest, present_from_)) * iteration.iteration_s;
-  const double tolerance = in_force_s >= kPredictionHoldsSeconds
+  const double tolerance = in_force_s >= PredictionHoldsSeconds()
                                ? kPredictionTolerance
                                : std::numeric_limits<double>::infinity();
   steps_.emplace_back(MakePlan{.token = options_.token,

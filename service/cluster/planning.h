@@ -30,11 +30,14 @@ namespace headrace::service {
 
 // By how much of the iteration a new plan must be faster than the one in force.
 inline constexpr double kPlanMargin = 0.005;
-// By how much a plan's prediction may be off the recorded iterations before it is made anew, and
-// for how long a plan is in force before that is looked at: else short iterations, whose times
-// differ by more each time, would switch plans without end.
+// By how much a plan's prediction may be off the recorded iterations before it is made anew.
 inline constexpr double kPredictionTolerance = 0.02;
+// For how long a plan is in force before that is looked at: else short iterations, whose times
+// differ by more each time, would switch plans without end. The first plans are made from few
+// iterations and under another plan, so theirs are looked at soon: each later one after twice the
+// time, up to the longest.
 inline constexpr double kPredictionHoldsSeconds = 10;
+inline constexpr double kFirstPredictionHoldsSeconds = 0.25;
 // Fewer recorded iterations say less than the medians.
 inline constexpr std::size_t kRecordedMin = 4;
 
@@ -104,6 +107,7 @@ class Planning {
   void Fail(Code code, std::string cause);
   std::string NameOf(std::size_t node) const;
   double BlockBytes() const;
+  double PredictionHoldsSeconds() const;  // that of the plan in force
   void Note(Code code, std::string text);
 
   Options options_;
