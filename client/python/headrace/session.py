@@ -77,7 +77,7 @@ class Session:
 
     @property
     def service_pid(self) -> int:
-        """The service's process id; 0 when the kernel does not tell."""
+        """The service's process id; 0 if the kernel does not know it."""
         return library.load().hr_session_service_pid(self.handle)
 
     def reconnect(
@@ -87,22 +87,22 @@ class Session:
         min_world: int = 1,
         grace: float | None = None,
     ) -> None:
-        """After the service went away, or the job failed: comes back to a service at the same socket.
+        """Attaches again to a service at the same socket after the service went away or the job failed.
 
         All ranks of the job call it, and it returns when all have come. Arenas, tensors, the layout
-        and every view of them stay; operations that were open have failed for good. It is for the
-        caller to see to it that all ranks go on from the same iteration. ``timeout`` in seconds; None:
-        ``reconnect`` of init(), or HEADRACE_RECONNECT. While it runs other threads get Unavailable.
+        and every view of them stay; operations that were open have failed for good. The caller must
+        bring all ranks to the same iteration. ``timeout`` in seconds; None: ``reconnect`` of init(), or
+        HEADRACE_RECONNECT. While it runs other threads get Unavailable.
 
         ``shrink``: whether the job goes on without ranks that are lost, as long as ``min_world`` are left.
         None: as HEADRACE_SHRINK or ``shrink`` of init() says. The ranks that are left are then numbered
         anew, in their order: ``rank``, ``world_size`` and ``members`` (of each rank, the one that it had when
         the job began) change with this call. A rank of which no service knows anything is lost after
         ``grace`` seconds (None: HEADRACE_SHRINK_GRACE_MS, or 5). A ``min_world`` of more than half of the
-        world keeps two halves that cannot reach each other from going on both.
+        world prevents that two parts that cannot reach each other both go on.
 
-        Errors: Timeout, which names what was missing last, and may be followed by another call; Error
-        when nothing is lost, and for what waiting does not mend; Mismatch, which names all that are lost, when
+        Errors: Timeout, which names what was missing last, and after which the call may be repeated; Error
+        when nothing is lost, and where waiting does not help; Mismatch, which names all lost ranks, when
         fewer than ``min_world`` are left or the job went on without this rank.
         """
         limit = 0 if timeout is None else max(1, int(timeout * 1e9))
@@ -126,12 +126,12 @@ class Session:
 
     @property
     def joins(self) -> bool:
-        """Whether this process has come to a job that ran already."""
+        """Whether this process has joined a job that was running already."""
         return self.role != "rank"
 
     @property
     def members_wait(self) -> bool:
-        """Whether others wait to join the job, as far as this rank has been told; they are let in when all
+        """Whether others wait to join the job, as far as this rank has been told; they are admitted when all
         ranks call reconnect(shrink=True).
         """
         return bool(library.load().hr_session_members_wait(self.handle))
@@ -147,10 +147,10 @@ class Session:
         self.rendezvous: str = c.hr_session_rendezvous(self.handle).decode()
 
     def close(self) -> None:
-        """Leaves the job in an orderly way; nothing to do when the service went first.
+        """Leaves the job in an orderly way; does nothing if the service went away before.
 
-        Views of arenas stay valid as plain memory. Other errors are raised, and the
-        session is closed all the same.
+        Views of arenas stay valid as plain memory. Other errors are raised, and the session is closed
+        nevertheless.
         """
         if self._handle is None:
             return
@@ -174,7 +174,7 @@ class Session:
         """Allocates ``size`` bytes of memory shared with the service, zeroed.
 
         ``device``: None is the host; a GPU is its number in this process, "cuda:1" or a
-        torch.device. Errors on a GPU name what is missing: a driver, room, leave to export.
+        torch.device. Errors on a GPU name what is missing: a driver, memory, permission to export.
         """
         return Arena(self, size, device_number(device))
 
@@ -182,7 +182,7 @@ class Session:
         """Registers memory on a GPU that exists, in place: of torch's allocator, of cupy.
 
         ``x`` is a torch tensor on a GPU, or has ``__cuda_array_interface__``; contiguous. What
-        cannot be shared is refused with the reason and what to do instead. The memory must stay
+        cannot be shared is refused with the reason and an alternative. The memory must stay
         allocated while the session lasts, or until the tensor and then its ``arena`` were released;
         the Tensor keeps ``x``.
         """
@@ -215,17 +215,17 @@ class Session:
 
         ``specs`` are (shape, dtype, name) or (shape, dtype), shapes in elements,
         at most 768. ``op``: "average" or "sum". ``policy``: one of those that
-        ``headracectl policy --help`` lists, "auto" or "exact" say; None: HEADRACE_POLICY, or as the
+        ``headracectl policy --help`` lists, such as "auto" or "exact"; None: HEADRACE_POLICY, or as the
         service at the rendezvous is configured. ``compress``: how sums of float32 cross between
-        nodes, "none", "bf16", "int8", "lossless", ... (client/README.md), but for gradients of one
+        nodes, "none", "bf16", "int8", "lossless", ... (client/PYTORCH.md), except gradients of one
         dimension or less than 4 KiB; None: HEADRACE_COMPRESS, or "none". Or a mapping of patterns of
-        names, ``{"*.weight": "int8", "head.*": "none"}``: the last that a name matches counts, also
-        for small ones, and what matches none is not compressed. ``compress_after``: so many
-        iterations cross as they are before. ``adaptive``: the optimizer divides by what gradients were,
-        as Adam does, and ``headracectl compress`` is to refuse sign, topk and randomk. Allocates the memory,
-        on ``device`` as arena() does: a round trip or two, before training. The gradients move when all
-        ranks have made equal layouts. Errors: Mismatch when another rank's
-        differs (the text says where), Error when there is one or a spec is wrong.
+        names, ``{"*.weight": "int8", "head.*": "none"}``: the last pattern that a name matches counts,
+        also for small gradients, and a name without a match is not compressed. ``compress_after``: the
+        number of first iterations without compression. ``adaptive``: the optimizer divides by past
+        gradients, as Adam does, so ``headracectl compress`` refuses sign, topk and randomk. Allocates the
+        memory, on ``device`` as arena() does: a round trip or two, before training. The gradients move
+        when all ranks have made equal layouts. Errors: Mismatch when another rank's layout differs (the
+        text says where), Error when the session has a layout already or a spec is wrong.
         """
         number = device_number(device)
         return Layout(self, specs, op, policy, number, compress, compress_after, adaptive)
@@ -536,10 +536,10 @@ def init(
     went away; rounded up. None: HEADRACE_RECONNECT, or 0: off. ``shrink``: with how many ranks the job
     may go on when others are lost meanwhile; None: HEADRACE_SHRINK, or 0: with all of them only.
 
-    ``role``: "rank"; "join": a further rank of a job that runs, which comes in at its next border between
-    iterations; "spare": a further rank that takes the place of one that is lost. None: HEADRACE_ROLE, which
-    may also be "rejoin", or "rank". Those two need no rank and no world size, and wait here, for at most
-    ``reconnect`` seconds (a spare without end), until the job's ranks let them in.
+    ``role``: "rank"; "join": a further rank of a running job, which joins between two iterations; "spare":
+    a further rank that takes the place of a lost one. None: HEADRACE_ROLE, which may also be "rejoin", or
+    "rank". A joining rank and a spare need no rank and no world size, and wait here until the job's ranks
+    admit them: for at most ``reconnect`` seconds, a spare without limit.
     ``sends_class`` of rank 0: the job's sends, receives and operations that only copy go before its sums and gradients
     ("above"), or in turn with them ("same"). None: HEADRACE_SENDS_CLASS, or above.
     ``slow`` of rank 0: for how many seconds, rounded up, a rank may keep the others waiting before it is named;
