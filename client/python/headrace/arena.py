@@ -93,11 +93,11 @@ class Tensor:
         return self._arena.region.dlpack(self.dtype, self.shape, self._offset)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's type and number of where the memory is."""
+        """DLPack's type and number of the memory's device."""
         return self._arena.region.dlpack_device()
 
     def range(self, offset: int, count: int) -> Range:
-        """Part of the tensor, in elements; collectives take it in the tensor's place."""
+        """Part of the tensor, in elements; collectives accept it instead of a tensor."""
         return Range(self, offset, count)
 
     def release(self) -> None:
@@ -121,10 +121,10 @@ class Tensor:
 
 
 class Arena:
-    """One piece of memory shared with the service. Tensors are placed in it one behind the other.
+    """One piece of memory shared with the service. Tensors are placed in it one after the other.
 
-    Made by Session.arena, on the host or on a GPU, and by Session.share around memory that exists. A
-    round trip to the service, as is each call of tensor() and tensors(): do it before training.
+    Made by Session.arena, on the host or on a GPU, and by Session.share around existing memory. This and each
+    call of tensor() and tensors() is a round trip to the service: do it before training.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Arena:
         device: int | None = None,
         around: Foreign | None = None,
     ) -> None:
-        """``around``: the memory that is to be shared, in place of an allocation."""
+        """``around``: existing memory to share, instead of an allocation."""
         self.session = session
         self.device = device
         c = library.load()
@@ -256,7 +256,7 @@ class Arena:
     def whole(self, dtype: Any) -> Tensor:
         """All of the memory as one tensor of that type; it may overlap others.
 
-        For ranges of it, where what lies in the memory is somebody else's to say.
+        For ranges of it, if other code decides what is in the memory.
         """
         used, self.used = self.used, 0
         count = self.size // dtypes.dtype_size(dtypes.dtype_name(dtype))
@@ -266,7 +266,7 @@ class Arena:
             self.used = used
 
     def release(self) -> None:
-        """Takes the memory back from the service. Its tensors must be released; views stay."""
+        """Takes the memory back from the service. Its tensors must have been released; views stay valid."""
         if self._segment is None:
             return
         error = library.ErrorText()
@@ -296,7 +296,7 @@ class _Placed(NamedTuple):
 
 
 def aligned(size: int) -> int:
-    """What a tensor of ``size`` bytes takes up in an arena."""
+    """The bytes that a tensor of ``size`` bytes takes up in an arena."""
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 

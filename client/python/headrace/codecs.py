@@ -19,8 +19,8 @@ def choose_codecs(
     gradients: Sequence[Gradient], compress: str | Mapping[str, str] | None
 ) -> list[str | None]:
     """Returns for each gradient the codec of the last pattern (fnmatch) that its name matches, else "none" if
-    it has one dimension, else None: what the layout says. Several that travel as one have that of
-    most of their elements.
+    it has one dimension, else None: the layout's. Gradients that travel as one have the codec of most of
+    their elements.
 
     ValueError for a pattern that matches no name.
     """
@@ -54,22 +54,21 @@ def names_of(choice: str) -> list[str]:
 
 
 def loses(choice: str) -> bool:
-    """Whether what is decoded may differ from what was encoded."""
+    """Whether the decoded values may differ from the encoded ones."""
     return any(codec not in ("", "none", "lossless") for codec in names_of(choice))
 
 
 def keeps_residuals() -> bool:
-    """Whether this process is the one of its node that has room for what encodings leave out."""
+    """Whether this process is the one of its node that keeps the residuals."""
     return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 def compress_all_reduces(session: Session, codec: str | None) -> None:
-    """How a session's all_reduces cross between nodes from now on, where they are sums or averages of float32
-    of 16 KiB or more; on GPUs only where their memory crosses through the host's.
+    """Sets the codec in which a session's all_reduces cross between nodes from now on, if they are sums or
+    averages of float32 of 16 KiB or more; on GPUs only if their memory crosses through the host's.
 
     ``codec``: "bf16", "fp16", "int8-stochastic", "int4-stochastic", "lossless", or "none", as is None. All
-    ranks say the same between the same operations. Other codecs need what they left out before, which only
-    layouts keep.
+    ranks must set the same between the same operations. Other codecs need residuals, which only layouts keep.
     """
     error = library.ErrorText()
     name = None if codec is None else codec.encode()

@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions with the service's own words."""
+"""Errors of the library and the service as exceptions, with the service's text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 class Error(RuntimeError):
-    """An operation or call that failed. The text names the cause. A RuntimeError, as torch's backends raise.
+    """An operation or call failed. The text names the cause. A RuntimeError, as torch's backends raise.
 
     ``code`` is the status's name as logs and tables spell it ("peer lost"), ``number`` its number
     in the C header. After an operation's error the session stays usable, unless the service is gone
@@ -27,7 +27,7 @@ class Unavailable(Error):
 
 
 class Timeout(Error):
-    """An operation, or the wait for it, outlived its time."""
+    """An operation, or the wait for it, timed out."""
 
 
 class Mismatch(Error):

@@ -28,8 +28,8 @@ _RESIDUALS_ALIGNMENT = 64
 class Gradient(NamedTuple):
     """A gradient of a layout: ``shape`` in elements, and a name, the same on all ranks.
 
-    ``parts``: names and shapes of what it was put together from, by which its codec is chosen; None:
-    its own, empty: it is never compressed.
+    ``parts``: names and shapes of its components, by which its codec is chosen; None: its own name and shape;
+    empty: it is never compressed.
     """
 
     shape: Sequence[int]
@@ -53,10 +53,10 @@ class Layout:
             layout.views[i].copy_(...)      # or autograd writes there
             layout.post(i)                  # as soon as it is there
 
-    Every gradient is posted once an iteration; one without a value is zeroed and posted all the
-    same. From post(i) to the return of wait(i) its memory is the service's: neither read nor write
-    it. These calls also take the times that plans are made from. Thread-safe. The views stay valid
-    as plain memory after the session was closed.
+    Every gradient is posted once an iteration; a gradient without a value is zeroed and posted, too. From
+    post(i) to the return of wait(i) its memory belongs to the service: neither read nor write it. These calls
+    also measure the times that plans are made from. Thread-safe. The views stay valid as plain memory after
+    the session was closed.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Layout:
         return self._offsets[-1] + self.counts[-1] * dtypes.dtype_size(self._dtypes[-1])
 
     def numpy(self, i: int) -> numpy.ndarray:
-        """Gradient i as a numpy array of its shape. TypeError for bfloat16, which numpy has not."""
+        """Gradient i as a numpy array of its shape. TypeError for bfloat16, which numpy does not have."""
         shape = self.gradients[i].shape
         return self._arena.numpy(self._dtypes[i], shape, self._offsets[i])
 
@@ -161,8 +161,8 @@ class Layout:
     def residuals(self) -> memoryview | None:
         """What encodings have left out of this node's sums so far, laid out as the gradients are.
 
-        None where another rank's memory has it, or nothing is compressed. Read and written only while
-        no gradient of this rank is open.
+        None if another rank's memory has it, or if nothing is compressed. Read and written only while no
+        gradient of this rank is open.
         """
         if self._residuals is None:
             return None
@@ -183,10 +183,10 @@ class Layout:
         return [self.torch(i) for i in range(len(self))]
 
     def begin_backward(self) -> None:
-        """The backward pass of the next iteration begins now; before it, post() is refused.
+        """Begins the backward pass of the next iteration; before this call, post() is refused.
 
-        A pass that posts nothing, as of a micro-batch, is no iteration. Error when some but not
-        all gradients of the last backward pass were posted, which would leave other ranks waiting.
+        A pass that posts nothing, such as that of a micro-batch, is no iteration. Error if some but not all
+        gradients of the last backward pass were posted, because other ranks would wait for the rest.
         """
         error = library.ErrorText()
         library.check(
@@ -199,11 +199,11 @@ class Layout:
         return self._arena.device
 
     def post(self, i: int, stream: Any = None) -> int:
-        """Gradient i of this iteration is in its memory: it may go. Returns the operation's number.
+        """Posts gradient i of this iteration, which is in its memory. Returns the operation's number.
 
-        With a ``stream`` of the GPU (a number, or torch's or cupy's): it is there once that stream
-        has come this far, and this returns at once. Error when its last operation has not ended and
-        no stream waits for it, or when it was posted in this backward pass already.
+        With a ``stream`` of the GPU (a number, or torch's or cupy's) the gradient is ready when that stream
+        reaches this point, and the call returns at once. Error if its last operation has not ended and no
+        stream waits for it, or if it was posted in this backward pass already.
         """
         error = library.ErrorText()
         number = ctypes.c_uint64()
@@ -217,11 +217,12 @@ class Layout:
         return number.value
 
     def wait(self, i: int, timeout: float | None = None) -> None:
-        """The forward pass has reached gradient i: waits until its last post has ended.
+        """Waits until the last post of gradient i has ended; the forward pass calls it before it uses the
+        parameter.
 
-        Its memory then holds the reduction over all ranks. Returns at once where nothing of it is
-        open. ``timeout`` in seconds, None: no limit beyond the operation's own. Raises Timeout when
-        that passed first (it can be waited for again), or what the operation failed with.
+        Its memory then holds the reduction over all ranks. Returns at once if no post of it is open.
+        ``timeout`` in seconds, None: no limit beyond the operation's own. Raises Timeout when that passed
+        first (it can be waited for again), or what the operation failed with.
         """
         limit = -1 if timeout is None else max(0, int(timeout * 1e9))
         error = library.ErrorText()
@@ -230,10 +231,10 @@ class Layout:
             library.check(status, error)
 
     def wait_on(self, i: int, stream: Any) -> None:
-        """As wait(i), for what is put into ``stream`` of the GPU from now on; returns at once.
+        """As wait(i), for work that is put into ``stream`` of the GPU from now on; returns at once.
 
-        Raises what the operation failed with only where it has ended by now: a failure lets the
-        stream go on, and a wait() for its operation tells it.
+        Raises the operation's error only if it has ended by now: the stream continues after a failure, and
+        wait() for its operation raises it.
         """
         error = library.ErrorText()
         status = self._wait_on(self._handle, i, stream_handle(stream), error)
@@ -241,10 +242,10 @@ class Layout:
             library.check(status, error)
 
     def barrier(self) -> int:
-        """Ends when every rank has posted it and has the averages of what it posted before.
+        """Ends when every rank has posted it and has the averages of all gradients that it posted before.
 
-        Posted directly after the last gradient of an iteration it costs no wait of its own. Returns the
-        operation's number. Error when some but not all gradients of the backward pass were posted.
+        If it is posted directly after the last gradient of an iteration, it costs no wait of its own. Returns
+        the operation's number. Error when some but not all gradients of the backward pass were posted.
         """
         error = library.ErrorText()
         number = ctypes.c_uint64()
@@ -252,15 +253,15 @@ class Layout:
         return number.value
 
     def end_forward(self) -> None:
-        """The forward pass has ended: time from now on belongs to no gradient."""
+        """Ends the forward pass: time after this call is not counted for any gradient."""
         error = library.ErrorText()
         library.check(library.load().hr_layout_end_forward(self._handle, error), error)
 
     def set_iterations(self, iterations: int) -> None:
-        """So many iterations have ended on this rank; to be called before Session.reconnect.
+        """Sets the number of iterations that this rank has completed; call it before Session.reconnect.
 
-        The service goes on counting there, by the largest number of all ranks: ``compress_after``, and
-        what codecs draw by chance, so that an iteration that is made again is the same bits.
+        The service continues counting there, from the largest number of all ranks: for ``compress_after``,
+        and for the random numbers of codecs, so that a repeated iteration has the same bits.
         """
         error = library.ErrorText()
         library.check(
@@ -270,9 +271,9 @@ class Layout:
     def wait_all(self, timeout: float | None = None) -> None:
         """Waits for all gradients, within ``timeout`` seconds together (None: no limit).
 
-        Raises the first error, in forward order, after all have ended; Timeout at once when the
-        time is over. Counts as a forward pass that needs all gradients at its begin: what follows,
-        until end_forward() or begin_backward(), is the last one's part of it.
+        Raises the first error, in forward order, after all have ended; Timeout at once when the time is over.
+        Counts as a forward pass that needs all gradients at its start: the time from here to end_forward() or
+        begin_backward() is the last gradient's part of it.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         first: errors.Error | None = None
@@ -295,8 +296,8 @@ class Layout:
 def _packed(counts: Sequence[int], names: Sequence[str]) -> tuple[list[int], int]:
     """Offsets in bytes, one behind the other without gaps, and where the last one ends.
 
-    Neighbours without a gap travel as one piece of memory. Elements of one size are aligned by
-    that; before larger ones there is a gap where they would not be.
+    Neighbours without a gap travel as one piece of memory. Elements of equal size are aligned that way;
+    before larger elements there is a gap if they would not be aligned.
     """
     offsets, end = [], 0
     for count, name in zip(counts, names):

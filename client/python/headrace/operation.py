@@ -40,7 +40,7 @@ class Operation:
         return self._number
 
     def done(self) -> bool:
-        """Whether it has ended, without waiting. How it ended is wait()'s to say."""
+        """Whether it has ended, without waiting. wait() says how it ended."""
         session = self._session
         error = session.call.error
         ended = ctypes.c_int()
@@ -84,11 +84,11 @@ class Operation:
         return source.value
 
     def wait_on(self, stream: Any) -> Any:
-        """Has a stream of the GPU wait, and returns the memory at once: what is put into ``stream``
+        """Makes a stream of the GPU wait, and returns the memory at once: work that is put into ``stream``
         from now on finds the result there.
 
-        ``stream`` is a number, or torch's or cupy's. A failure lets the stream go on, with the memory
-        in an undefined state; wait() tells it.
+        ``stream`` is a number, or torch's or cupy's. After a failure the stream continues, with the memory in
+        an undefined state; wait() raises the error.
         """
         handle = stream_handle(stream)
         error = library.ErrorText()

@@ -36,22 +36,22 @@ def accelerate(
         optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
         optimizer = headrace.torch.accelerate(model, optimizer)
 
-    The loop stays as it is: forward, backward, clipping, no_sync(), schedulers, state_dict(). Gradients of
-    a DistributedDataParallel move by the job's plan. What is returned is a ScheduledOptimizer (all that its
-    text says holds) with DDP's arithmetic: each gradient is divided by the number of ranks and then summed
-    in the order of the ranks, so on one node parameters have the bits that they have without this line over
-    the backend headrace. DDP goes on to send its buffers; its reducer rests. The process group may be of any
-    backend: plans have a job of their own, whose ranks are the group's.
+    The loop stays as it is: forward, backward, clipping, no_sync(), schedulers, state_dict(). Gradients of a
+    DistributedDataParallel move by the job's plan. The result is a ScheduledOptimizer (all of its
+    documentation applies) with DDP's arithmetic: each gradient is divided by the number of ranks and then
+    summed in the order of the ranks, so on one node parameters have the same bits as without this line over
+    the backend headrace. DDP continues to broadcast its buffers; its reducer does nothing. The process group
+    may be of any backend: plans have a job of their own, with the group's ranks.
 
-    Of a model of fully_shard (torch 2.9) each module waits for its reduce-scatter, and takes the optimizer's
-    step, just before its next forward pass gathers its parameters; nothing moves by a plan there. On a GPU
-    backward waits and step() makes all updates, so this hides nothing.
+    In a model of fully_shard (torch 2.9 or later) each module waits for its reduce-scatter, and applies the
+    optimizer's step, just before its next forward pass gathers its parameters; there is no plan. On a GPU
+    backward waits and step() makes all updates, so nothing is hidden.
 
-    All ranks of the group call it at the same place, once for a model. ``policy``, ``reconnect``,
-    ``clip_norm``, which hides what clip_grad_norm_() would wait for, and ``compress`` with what belongs to
-    them are as in ScheduledOptimizer, and for DistributedDataParallel only. Errors: TypeError for another
-    kind of model; ValueError, with what to do, for a DDP with communication hooks, mixed precision or
-    parameters that it leaves out, and for parameters that are not the optimizer's.
+    All ranks of the group call it at the same place, once for each model. ``policy``, ``reconnect``,
+    ``clip_norm`` (which does not wait as clip_grad_norm_() does), ``compress`` and their related arguments
+    are as in ScheduledOptimizer, and for DistributedDataParallel only. Errors: TypeError for another kind of
+    model; ValueError, with what to do, for a DDP with communication hooks, mixed precision or parameters that
+    it leaves out, and for parameters that are not the optimizer's.
     """
     if isinstance(model, _fsdp_module()):
         plans = {"policy": policy, "reconnect": reconnect, "clip_norm": clip_norm, "compress": compress}

@@ -21,9 +21,9 @@ class DdpState:
     """What ddp_hook keeps between iterations: one registered tensor per bucket, and what waits for
     operations beside backward: a thread, or for each GPU a stream.
 
-    One per DDP model. ddp_hook makes one by itself when it is given a Session. ``model`` says how
-    gradients are called: with it a rank whose equally large layers stand in another order ends every
-    rank's backward with Mismatch. Without it only shapes and their order can be compared.
+    One per DDP model. ddp_hook makes one by itself when it is given a Session. ``model`` gives the names of
+    gradients: with it, a rank that has layers of equal size in another order ends every rank's backward with
+    Mismatch. Without it only shapes and their order can be compared.
     """
 
     def __init__(self, session: Session, model: torch.nn.Module | None = None) -> None:
@@ -40,7 +40,8 @@ class DdpState:
         self._open.put(None)  # ends the waiter
 
     def check(self, bucket: torch.distributed.GradBucket) -> None:
-        """Compares what is in a bucket with other ranks', when it is new or DDP has filled it anew.
+        """Compares the gradients in a bucket with other ranks', when it is new or DDP has regrouped
+        gradients.
 
         DDP does that on all ranks after the same backward.
         """
@@ -100,8 +101,8 @@ def ddp_hook(
         state = headrace.torch.DdpState(session, model)
         model.register_comm_hook(state, headrace.torch.ddp_hook)
 
-    The bucket is copied into shared memory once; DDP copies the average back. An error ends
-    backward with the service's own words; on a GPU, a later backward.
+    The bucket is copied into shared memory once; DDP copies the average back. An error ends backward with the
+    service's text; on a GPU, it ends a later backward.
     """
     if isinstance(state, Session):
         state = _state_of(state)
@@ -128,10 +129,10 @@ def ddp_hook(
 def _in_stream_order(
     state: DdpState, tensor: Tensor, view: torch.Tensor
 ) -> torch.futures.Future:
-    """On a GPU a stream beside backward's waits, so that backward goes on while gradients travel.
+    """On a GPU a second stream waits, so that backward continues while gradients travel.
 
-    The future is set in that stream: whoever takes its value, DDP at the end of backward, comes after
-    the average.
+    The future is set in that stream: its consumer, DDP at the end of backward, runs after the average has
+    arrived.
     """
     state.outcomes.check()
     computing = devices.current_stream(tensor.device)

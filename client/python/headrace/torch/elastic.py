@@ -12,12 +12,12 @@
 
     headrace.torch.elastic_run(train_step, state, steps=1000)
 
-As Horovod's elastic state: what stands in it is committed after a step, and whenever the members of the job change,
-all of them, old and new ones, begin anew from the last commit of one of them. A rank is never left out of
-that, whatever it has seen: one that went on alone would be waited for by the others for ever.
+As Horovod's elastic state: its contents are committed after a step, and whenever the members of the job
+change, all of them, old and new ones, start again from the last commit of one of them. Every rank takes part,
+whatever it has noticed: if one went on alone, the others would wait for it for ever.
 
-A commit is a transaction: it ends when all ranks have made theirs. So what one rank has committed, and then
-perhaps shown to the world, is never taken back because it alone knew.
+A commit is a transaction: it ends when all ranks have made theirs. So a commit that one rank has made, and
+perhaps published, is never rolled back because no other rank had it.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ Wrap = Callable[[torch.nn.Module, Any], torch.nn.Module]
 class ElasticState:
     """A model, its optimizer, a step number and further values, the same on all ranks after each change.
 
-    ``model`` is what the step calls: what ``wrap`` has made of ``module``, the model as it was given, and of
-    ``group``, a process group of the present ranks; without ``wrap`` the module itself, and no group. Of one thread.
+    ``model`` is the callable for the step: the result of ``wrap`` for ``module``, the model as it was given,
+    and ``group``, a process group of the present ranks; without ``wrap`` the module itself, and no group. For
+    one thread only.
     """
 
     def __init__(
@@ -70,11 +71,11 @@ class ElasticState:
         transaction: bool = True,
         **values: Any,
     ) -> None:
-        """``session``: None makes one by headrace.init(), which close() closes; by HEADRACE_ROLE=join or spare that
-        returns when the job has let this process in. ``min_world``: with how many ranks the job may go on; None:
-        HEADRACE_SHRINK, else 1. ``wrap(module, group)`` is called again after each change; the group takes
-        part in collectives of torch.distributed by ``group=``. ``transaction``: whether commit() waits for the
-        others; the same on all ranks.
+        """``session``: None makes one by headrace.init(), which close() closes; with HEADRACE_ROLE=join or
+        spare that returns when the job has admitted this process. ``min_world``: with how many ranks the job
+        may go on; None: HEADRACE_SHRINK, else 1. ``wrap(module, group)`` is called again after each change;
+        the group takes part in collectives of torch.distributed by ``group=``. ``transaction``: whether
+        commit() waits for the others; the same on all ranks.
 
         ``values`` become attributes: objects with state_dict() and load_state_dict(), as a scheduler, or numbers,
         text, None, tensors, and lists, tuples and dicts of these.
@@ -119,10 +120,10 @@ class ElasticState:
         return self.session.world_size
 
     def commit(self) -> None:
-        """Copies everything: from here on all go on from now at the earliest. All ranks call it after the same step;
-        elastic_run() does so by itself, so a step may but need not. In a step it is the last thing that is done:
-        whoever goes on from there begins with the next step. Copying takes as long as reading and writing model
-        and optimizer state once.
+        """Copies the whole state: after a later loss, all ranks continue from this commit or a newer one. All
+        ranks call it after the same step; elastic_run() does so by itself, so a step may but need not. In a
+        step it must come last: a rank that continues from the commit begins with the next step. Copying takes
+        as long as reading and writing model and optimizer state once.
 
         With ``transaction`` returns when all ranks have called it. Raises PeerLost or Unavailable, which
         elastic_run() expects.
@@ -267,12 +268,13 @@ def elastic_run(
     (on all ranks at once). Commits after each ``commit_every`` steps (0: only where the step does), and at the
     end. Returns the number of steps.
 
-    Begins with the state of rank 0 on all ranks. When ranks are lost, and when others wait to join, all members
-    meet, take the last commit, and go on from there; ``resized`` is then called on each: ranks are numbered
-    anew, and the data is to be divided by them from the next step on. Random numbers are each rank's own.
+    Begins with the state of rank 0 on all ranks. When ranks are lost, and when others wait to join, all
+    members meet, take the last commit, and go on from there; ``resized`` is then called on each: ranks are
+    numbered anew, and the data must be divided among them from the next step on. Random numbers are each
+    rank's own.
 
-    Raises what a step raises, unless a loss is behind it; Mismatch when fewer than ``min_world`` are left,
-    Timeout when nobody came.
+    Raises what a step raises, unless a lost rank or service caused it; Mismatch when fewer than ``min_world``
+    ranks are left, Timeout when no other rank came.
     """
     if commit_every < 0:
         raise ValueError(f"commit_every={commit_every}: give the number of steps between commits, or 0")

@@ -29,20 +29,20 @@ class GradientArena:
             arena.wait()
             optimizer.step()
 
-    Every parameter's ``.grad`` is a view into an arena, one for each device, so nothing is copied. Gradients are posted
-    from last parameter to first, the order in which backward produces them, each as soon as it and
-    all before it are there; so all ranks post in the same order whatever their graphs look like. A
-    parameter without a gradient on this rank counts as zeros; wait() posts it.
+    Every parameter's ``.grad`` is a view into an arena, one for each device, so nothing is copied. Gradients
+    are posted from last parameter to first, the order in which backward produces them, each as soon as it and
+    all before it are ready; so all ranks post in the same order, whatever their graphs are. A parameter
+    without a gradient on this rank counts as zeros; wait() posts it.
 
-    On a GPU streams wait in the host's place: wait() returns at once, and what follows in the stream that
-    is current comes after the averages. A failure is raised by a later backward or wait(), when it is
-    known; what was updated since is undefined.
+    On a GPU streams wait instead of the host: wait() returns at once, and what follows in the current stream
+    runs after the averages have arrived. A failure is raised by a later backward or wait(), once it is known;
+    parameters that were updated since are undefined.
 
-    All ranks make it at the same place, which compares the names of their gradients: Mismatch where
-    they stand in another order. Parameters without names are compared by their shapes.
+    All ranks make it at the same place in the program. It compares the names of their gradients: Mismatch if
+    their order differs. Parameters without names are compared by their shapes.
 
-    ``optimizer.zero_grad(set_to_none=True)``, torch 2's default, takes the view away: it is put back
-    at the cost of one copy per gradient. Use zero_grad() of this class.
+    ``optimizer.zero_grad(set_to_none=True)``, torch 2's default, removes the view; putting it back costs one
+    copy per gradient. Use zero_grad() of this class.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class GradientArena:
         ]
 
     def zero_grad(self) -> None:
-        """Sets all gradients to zero, and makes them views again where something took them."""
+        """Sets all gradients to zero, and makes them views again where they were replaced."""
         for parameter, view in zip(self._parameters, self._views):
             view.zero_()
             parameter.grad = view
@@ -113,11 +113,12 @@ class GradientArena:
             raise failure
 
     def restart(self) -> None:
-        """Gives up the iteration that was under way when the service went, so that the next backward
-        begins one anew. After Session.reconnect(), on every rank; gradients are undefined until then.
+        """Abandons the iteration that was under way when the service went away, so that the next backward
+        begins a new one. Call it after Session.reconnect(), on every rank; gradients are undefined until
+        then.
 
-        On a GPU parameters may have been updated from such gradients before the loss was known: go on
-        from a checkpoint there.
+        On a GPU parameters may have been updated from such gradients before the loss was known: there,
+        continue from a checkpoint.
         """
         with self._lock:
             operations, self._operations = self._operations, []

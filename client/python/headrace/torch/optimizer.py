@@ -72,40 +72,37 @@ class ScheduledOptimizer(WrappingOptimizer):
             loss(model(batch)).backward()
             optimizer.step()
 
-    backward() posts each gradient as soon as it is accumulated. step() only notes the options of
-    that moment (learning rate and the like) and returns; each module waits for the averages of its
-    own parameters just before its next forward, and takes the wrapped optimizer's step for them
-    there. So the numbers are those of the wrapped optimizer with the averaged gradients, to the bit,
-    if its update of one parameter depends on nothing of the others; of torch's own that is not so for
-    LBFGS only, which is refused.
+    backward() posts each gradient as soon as it is accumulated. step() only records the options of that
+    moment (learning rate and the like) and returns; each module waits for the averages of its own parameters
+    just before its next forward, and takes the wrapped optimizer's step for them there. So the results are
+    those of the wrapped optimizer with the averaged gradients, to the bit, if its update of one parameter
+    does not depend on the others. Of torch's own optimizers only LBFGS violates this, and it is refused.
 
-    The model's forward pass is to be called through the model given here. Its first pass in training
-    mode decides the order (rank 0's does for all ranks). A module that reads parameters of others must
-    come after them in that pass, or the others' forward must never be called.
+    Call the model's forward pass through the model given here. Its first pass in training mode on rank 0
+    fixes the order for all ranks. A module that reads parameters of other modules must run after them in that
+    pass, or the others' forward must never be called.
 
-    Everything that looks at all parameters or gradients first waits for all: state_dict() and
-    load_state_dict() of the optimizer and of the model, forward passes in evaluation mode or without
-    gradients, clip_grad_norm_() (here or torch.nn.utils'), a GradScaler's unscaling, anything that
-    computes with ``.grad`` between backward() and step(). What happens in each iteration this way
-    hides less; rank 0 warns once. Only reading parameters directly shows old values until the next
-    forward pass: call synchronize() before, and at the end of training.
+    Everything that reads all parameters or gradients first waits for all: state_dict() and load_state_dict()
+    of the optimizer and of the model, forward passes in evaluation mode or without gradients,
+    clip_grad_norm_() (here or torch.nn.utils'), a GradScaler's unscaling, anything that computes with
+    ``.grad`` between backward() and step(). If it happens in each iteration, less is hidden; rank 0 warns
+    once. Only reading parameters directly shows old values until the next forward pass: call synchronize()
+    before that, and at the end of training.
 
-    ``clip_norm`` clips the averages by their global norm, to the bits of clip_grad_norm_. The norm is put
-    together from the parameters' norms, taken as averages arrive; the next forward pass waits for it
-    once, and then scales and updates module by module. On a GPU, or with ``reconnect``, step() waits.
+    ``clip_norm`` clips the averages by their global norm, to the bits of clip_grad_norm_. The norm is
+    computed from the parameters' norms as averages arrive; the next forward pass waits for it once, and then
+    scales and updates module by module. On a GPU, or with ``reconnect``, step() waits.
 
-    A parameter that this rank's backward did not reach counts as zeros, and is posted by step(). One
-    that no rank reached is left alone, as torch does: neither momentum nor weight decay changes it.
-    Sparse gradients are made dense. Element types may differ from parameter to parameter. Buffers
-    stay each rank's own.
+    A parameter that this rank's backward did not reach counts as zeros, and is posted by step(). One that no
+    rank reached is left alone, as torch does: neither momentum nor weight decay changes it. Sparse gradients
+    are made dense. Element types may differ among parameters. Buffers stay each rank's own.
 
-    With parameters on a GPU the gradients are views into memory there, and streams wait in the host's
-    place: in the stream that is current, each module's forward comes after its averages, and the host
-    runs on. A failure is then raised by a later call, when it is known; the parameters are undefined
-    from the failed iteration on.
+    With parameters on a GPU the gradients are views into GPU memory, and streams wait instead of the host: in
+    the current stream, each module's forward comes after its averages, and the host runs ahead. A failure is
+    then raised by a later call, once it is known; the parameters are undefined from the failed iteration on.
 
-    When backward() ends by an exception after it has posted gradients, other ranks wait for the rest;
-    zero_grad() and step() then raise, and the process should end.
+    If backward() raises after it has posted gradients, other ranks wait for the rest; zero_grad() and step()
+    then raise, and the process should end.
     """
 
     # A scaler would leave unscaling to the wrapped optimizer, at a time when it does not step.
@@ -130,33 +127,33 @@ class ScheduledOptimizer(WrappingOptimizer):
         clip_norm_type: float = 2.0,
         transaction: bool | None = None,
     ) -> None:
-        """``session``: None makes one by headrace.init(), which close() closes; for a second optimizer of
-        this process in a job of its own, "JOB.2". ``policy`` as in Session.layout, as are ``compress``
-        and ``compress_after``; codecs with which ``optimizer`` is known to diverge are refused unless
+        """``session``: None makes one by headrace.init(), which close() closes; a second optimizer of this
+        process gets a job of its own, "JOB.2". ``policy`` as in Session.layout, as are ``compress`` and
+        ``compress_after``; codecs with which ``optimizer`` is known to diverge are refused unless
         ``force_compress``. ``broadcast``: begin with rank 0's parameters and buffers everywhere.
 
-        ``reconnect``: for how many seconds a service that goes away during training is waited for; 0
-        raises Unavailable at once. None: as the session was made, so HEADRACE_RECONNECT as a rule. With
-        it each gradient is copied when it is posted, which takes as much memory as all gradients (and
-        as much again where averages are waited for before step(), as by clip_grad_norm_()). All
-        ranks come back, sum again what was under way, and go on with the same numbers as if nothing
-        had happened; rank 0 warns. On a GPU the host then waits for averages, and no longer the stream
-        in its place. Before the first forward pass in training mode has ended a loss is raised all the same.
+        ``reconnect``: for how many seconds to wait for a service that goes away during training; 0 raises
+        Unavailable at once. None: the session's, usually HEADRACE_RECONNECT. With it each gradient is copied
+        when it is posted, which takes as much memory as all gradients (and as much again where averages are
+        waited for before step(), as by clip_grad_norm_()). All ranks come back, sum again what was under way,
+        and go on with the same results as if nothing had happened; rank 0 warns. On a GPU the host then waits
+        for averages, not the stream. A loss before the end of the first forward pass in training mode is
+        still raised.
 
-        ``shrink``: with how many ranks training may go on when others are lost for good; 0: with all of
-        them only; None: as the session was made, so HEADRACE_SHRINK as a rule. Needs ``reconnect`` and
-        ``op="average"``, and turns itself off where ``scale`` is given. Those that are left sum the iteration
-        that was under way again, divided by their number, if nobody has used an average of it yet;
-        ``resized`` is then called on each, with a Resize: ranks are numbered anew, and the data is to be
-        divided by them from the next batch on. So that no iteration is a mixture, the first module then
-        waits for all averages, and no longer for its own only.
+        ``shrink``: with how many ranks training may go on when others are lost for good; 0: with all of them
+        only; None: the session's, usually HEADRACE_SHRINK. Needs ``reconnect`` and ``op="average"``, and
+        turns itself off where ``scale`` is given. If no rank has used an average of the interrupted
+        iteration, the remaining ranks sum it again and divide by their number. ``resized`` is then called on
+        each, with a Resize: ranks are numbered anew, and the data must be divided among them from the next
+        batch on. So that no iteration mixes two world sizes, the first module waits for all averages, not
+        only for its own.
 
-        ``transaction``: whether a rank uses averages only when it knows that all ranks have all of the
-        iteration: so no step is made by a rank that is then lost and not by the others. It takes a
-        barrier an iteration, needs ``reconnect``, and is the same on all ranks. None: where ``shrink`` is.
+        ``transaction``: whether a rank uses averages only when it knows that all ranks have all averages of
+        the iteration, so that no step is applied only by a rank that is then lost. It costs a barrier in each
+        iteration, needs ``reconnect``, and must be the same on all ranks. None: on if ``shrink`` is.
 
-        ``scale``: what each gradient is multiplied by before it is summed; ``op="sum"`` and one through
-        the number of ranks are the arithmetic of DistributedDataParallel.
+        ``scale``: the factor of each gradient before it is summed; ``op="sum"`` with one over the number of
+        ranks is the arithmetic of DistributedDataParallel.
         """
         if isinstance(optimizer, (ScheduledOptimizer, *_NEEDS_CLOSURES)):
             name = type(optimizer).__name__
@@ -183,7 +180,7 @@ class ScheduledOptimizer(WrappingOptimizer):
     # ---- What every optimizer has ----------------------------------------------------------------
 
     def step(self, closure: None = None) -> None:
-        """Ends an iteration: from here on the update is due, with the options of this moment."""
+        """Ends an iteration: the update is due from here on, with the options of this moment."""
         if closure is not None:
             raise ValueError(
                 "ScheduledOptimizer takes no closure: it would need the gradients of several passes "
@@ -192,9 +189,9 @@ class ScheduledOptimizer(WrappingOptimizer):
         self._flow.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Lets go of all gradients. Those of an update that is due are first used for that.
+        """Drops all gradients. If an update is due, they are first used for it.
 
-        Between backward() and step() it gives the iteration up, which must happen on all ranks.
+        Between backward() and step() it abandons the iteration, which must happen on all ranks.
         """
         self._flow.zero_grad(set_to_none)
 
@@ -208,8 +205,8 @@ class ScheduledOptimizer(WrappingOptimizer):
         self._optimizer.add_param_group(param_group)
 
     def state_dict(self, *arguments: Any, **options: Any) -> dict[str, Any]:
-        """The wrapped optimizer's, with all updates made; on ranks that keep what encodings leave out
-        also that, as "headrace_residuals": each rank's own is to be saved and loaded.
+        """The wrapped optimizer's, with all updates made; on ranks that keep residuals also these, as
+        "headrace_residuals": save and load each rank's own.
         """
         state = super().state_dict(*arguments, **options)
         residuals = self._maker.save()

@@ -30,10 +30,10 @@ _FILLS = {
 
 
 class HostMemory:
-    """Memory of one group's session; what a tensor leaves behind is used again. Thread-safe.
+    """Memory of one group's session; memory of freed tensors is used again. Thread-safe.
 
-    It grows by a round trip to the service. Arenas in which no tensor lies go back when others must grow, and
-    when ``_REVIEW`` tensors were made without need of them; the rest goes back with the group.
+    It grows by a round trip to the service. Empty arenas are released when others must grow, and when
+    ``_REVIEW`` tensors were made without them; the rest is released with the group.
     """
 
     def __init__(self, places: Places) -> None:
@@ -133,22 +133,23 @@ def empty(
         torch.distributed.all_reduce(x)          # summed where it lies
 
     Contiguous views of it, too. ``group``: None is the default group; collectives of other groups copy, as
-    they do with any tensor. Whole arrays only: a reduce-scatter, which must leave its input alone, copies. The
-    memory is used again when the last view of a tensor has gone.
+    they do with any tensor. A reduce-scatter into another tensor with unequal parts copies, too. The memory
+    is used again when the last view of a tensor has gone.
     """
     shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
     return memory_of(group).empty(shape, dtype or torch.get_default_dtype())
 
 
 class shared_memory(TorchDispatchMode):  # used as a function, like torch.no_grad
-    """Within it torch.empty, zeros and ones of the CPU, and what is made of these, are as empty() makes them.
+    """Within it torch.empty, zeros and ones on the CPU, and functions that use them, make such tensors as
+    empty() does.
 
         with headrace.torch.shared_memory():
             model = Model()
             ddp = DistributedDataParallel(model, gradient_as_bucket_view=True, find_unused_parameters=True)
 
     So parameters, buffers and DDP's buckets lie in shared memory, and are summed in place. (Without
-    find_unused_parameters DDP makes them anew in the second iteration: let that run within it, too.)
+    find_unused_parameters DDP allocates them again in the second iteration: run that within the block, too.)
     """
 
     def __init__(self, group: Any = None) -> None:
