@@ -1,12 +1,13 @@
-// Carries out what people ask of a job: a pause, its end, a drain, a cancel, a change of a setting.
-// What has to wait for the border of an iteration is kept and put in force there (settings.h).
+// Carries out what users request of a job: a pause, its end, a drain, a cancel, a change of a
+// setting. Changes that wait for the border of an iteration are kept and take effect there
+// (settings.h).
 //
-// A drain: the job ends, with a named cause, once what is posted has ended. On one node that is
-// what any rank has posted so far. Several nodes are not equally far, and what one has begun all
-// must end. So each says how far its ranks have posted, begins nothing beyond that, and when all
-// have said so, the furthest of them is the end for all. What nodes say goes the way of what people
-// ask, through the job's leader to every node, so all receive the same. What comes later is refused
-// post by post: whatever is under way must not end with it.
+// A drain: the job ends, with a named cause, once all that is posted has ended. On one node that is
+// what any rank has posted so far. Several nodes are not equally far, and all must end what one has
+// begun. So each reports how far its ranks have posted, and begins nothing beyond that; when all
+// have reported, the furthest of them is the end for all. These reports take the path of users'
+// requests, through the job's leader to every node, so all nodes receive the same. Later posts are
+// refused one by one, so that nothing under way ends with them.
 //
 // Owned and called by dispatch, on its thread.
 #pragma once

@@ -1,7 +1,7 @@
 // The dispatch actor: reads the clients' rings, keeps the jobs, drives operations through the flow.
 //
-// It owns every attached session. Messages from rpc and peers are looked at after a record was seen
-// and before it is acted upon, so that a record never overtakes the registration it relies on.
+// It owns every attached session. When it has seen a record, it first handles the messages from rpc
+// and peers and then the record, so that a record never overtakes the registration it relies on.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// A job that trains, as interleaving sees it: what its iterations are now, and what they would be
-// if it had its lane alone.
+// A job that trains, as interleaving sees it: its iterations now, and what they would be if it had
+// its lane alone.
 //
-// Plain data, kept from one look to the next so that its memory is there; dispatch's thread.
+// Plain data, kept from one comparison to the next so that its memory is reused; dispatch's thread.
 #pragma once
 
 #include <cstdint>

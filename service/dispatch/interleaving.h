@@ -1,22 +1,23 @@
-// Lets jobs that train on one lane take turns: now and then compares when each of them uses it, and
-// where they collide holds one job back, once, at the border of an iteration.
+// Lets jobs that train on one lane take turns: now and then it compares when each of them uses the
+// lane, and if they collide it holds one job back, once, at the border of an iteration.
 //
-// Why once is enough: the first block of the iteration begins later, so its gradients come later,
-// so the forward pass that waits for them ends later, and with it the next backward pass begins
-// later. The hold is gone by then, but the whole job, computing included, stays shifted; nothing
-// pulls it back, since its period is what it was. schedule/interleave.h says which shift, and
-// schedule/interleave_alone.h which hold makes it.
+// Why once is enough: the first block of the iteration begins later, so its gradients arrive later,
+// so the forward pass that waits for them ends later, and the next backward pass begins later. The
+// hold is over by then, but the whole job, computing included, stays shifted, since its period is
+// unchanged. schedule/interleave.h computes the shift, and schedule/interleave_alone.h the hold
+// that makes it.
 //
-// The node of rank 0 holds back a job of several nodes. The other nodes begin their part of
-// the block, which then waits on the lane for that node's part; so they are shifted with it. Jobs
-// meet only where one node sees both, and that node leaves those alone whose rank 0 is elsewhere.
+// The node of rank 0 holds back a job of several nodes. The other nodes begin their part of the
+// block, which then waits on the lane for that node's part; so they are shifted with it. A node
+// compares only the jobs that it sees, and never holds back those whose rank 0 is elsewhere.
 //
-// Holding costs time, so it is rationed: a job earns a hundredth of the time it trains, saves up
-// one iteration at most, and is held for no more than it has; that is at most 2 % of any hundred
-// iterations. And it must pay: when the iterations of both did not get shorter by a quarter of what
-// was promised, twice in a row, the two are left alone until one of them has another plan.
+// Holding costs time, so it is limited: a job's delay budget grows by a hundredth of the time it
+// trains, up to one iteration, and a hold takes no more than the budget; that is at most 2 % of any
+// hundred iterations. And it must pay: if the iterations of both did not get shorter by a quarter
+// of what was predicted, twice in a row, the two are not held again until one of them has another
+// plan.
 //
-// Called on dispatch's thread, after its work; looks at a job once in kEvery iterations.
+// Called on dispatch's thread, after its work; compares a job once in kEvery iterations.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// What dispatch is sent. Messages own what they carry; whoever takes one owns it.
+// The messages to dispatch. A message owns what it carries; its receiver owns the message.
 #pragma once
 
 #include <cstdint>

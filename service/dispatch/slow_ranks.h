@@ -1,26 +1,27 @@
 // Finds the ranks of a job that are slow for longer than the job's bound, names them, and has them
 // evicted where the job says so.
 //
-// A rank's own time is what it has not waited for the service, by the word that its client counts
-// in the channel. It is a duration on one clock, so ranks of all nodes compare: who waits little
-// where the others wait long is whom they wait for, whatever operations they use. Each node says,
-// about once a second or less often, what share of the time was each of its ranks' own (OwnShare).
-// They are compared in one place, where rank 0 is, once all ranks have said one: a round. A rank is
-// slow in a round when its own time is kSlowPercent of the median of the others', or more, and
-// kExcessMin of the time longer; it is named when it was so in each round for as long as the bound
-// says, and in kRoundsMin. So one iteration that takes long, of a rank that compiles or writes a
-// checkpoint, names nobody. As long as the bound is, too, after a job's begin nothing counts.
+// A rank's own time is the time in which it has not waited for the service, by the counter that its
+// client keeps in the channel. It is a duration on one clock, so ranks of all nodes can be
+// compared: a rank that waits little while the others wait long is the one they wait for, whatever
+// operations they use. Each node reports, about once a second or less often, which share of the
+// time was each of its ranks' own (OwnShare). The shares are compared in one place, where rank 0
+// is, once all ranks have one: a round. A rank is slow in a round when its own time is kSlowPercent
+// of the median of the others', or more, and kExcessMin of the time longer; it is named when it was
+// slow in each round for as long as the bound, and in at least kRoundsMin. So a single long
+// iteration, of a rank that compiles or writes a checkpoint, names no rank. For as long as the
+// bound after a job's start, nothing counts.
 //
-// A rank that stands still ends no round, and posts nothing that this would hear of. So each node
-// looks at its ranks at times of its own: one that has posted nothing, of which nothing has ended,
-// and that has said no wait, for as long as the bound, either waits for others (it has posted what
-// is open), or is stalled. The node says which (RankState), and when that is over. Where rank 0 is,
-// a stalled rank is named when all ranks wait or are stalled, and one at least waits.
+// A rank that stands still ends no round, and posts nothing that would be noticed here. So each
+// node also checks its ranks by a timer: a rank that for as long as the bound has posted nothing,
+// had no operation end and reported no wait either waits for others (it has posted an open
+// operation), or is stalled. The node reports which (RankState), and when that is over. Where rank
+// 0 is, a stalled rank is named when all ranks wait or are stalled, and at least one waits.
 //
-// SlowRank goes to all nodes. An eviction is that of `headracectl evict`: one in the life of an
-// epoch, of the slowest, or of the one that has stood still for longest, never below the least
-// world that the job sets, nor while the job is paused or drained. A rank that is slow stays while
-// a plan is being agreed on; with one that stands still that might never end.
+// SlowRank goes to all nodes. An eviction is that of `headracectl evict`: at most one in an epoch,
+// of the slowest rank, or of the one that has stood still for longest, never below the job's
+// minimum world size, nor while the job is paused or drained. A slow rank stays while a plan is
+// being agreed on; with one that stands still the agreement might never end.
 //
 // Owned and called by dispatch, on its thread.
 #pragma once

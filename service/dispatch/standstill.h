@@ -1,7 +1,7 @@
-// Finds out from the times of dispatch's turns that its thread stood still: the service was stopped
-// (SIGSTOP, a debugger, a frozen cgroup), or its machine was suspended. Meanwhile clients and lanes
-// may have stood still as well, and what they did since could not be seen, so the time is not to
-// count against what is open.
+// Detects from the times of dispatch's turns that its thread stood still: the service was stopped
+// (SIGSTOP, a debugger, a frozen cgroup), or its machine was suspended. Clients and lanes may have
+// stood still as well, and dispatch could not see what they did, so that time does not count
+// against open work.
 //
 // Pure: time comes in as an argument.
 #pragma once

@@ -1,8 +1,8 @@
-// The blocks of all jobs: made from ready operations in order, through the unified queue, over one
-// lane after the other until each has all its stages behind it.
+// The blocks of all jobs: made from ready operations in order, passed through the unified queue and
+// over one lane after the other, until all stages of each have ended.
 //
-// Owned and called by the flow, on dispatch's thread. It reports by its answers: what an
-// operation's end means for ranks and jobs is the flow's business.
+// Owned and called by the flow, on dispatch's thread. It reports by return values: the flow decides
+// what the end of an operation means for ranks and jobs.
 #pragma once
 
 #include <cstdint>

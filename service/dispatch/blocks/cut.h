@@ -1,6 +1,7 @@
 // How a work item is cut into blocks, and which stages and shares each of them has. Pure. Ranges
-// and shares are the same on every node: nothing but the item's shape and what the nodes agreed on
-// goes in. Stages are a node's own: they depend on how many ranks it has and where the root is.
+// and shares are the same on every node: they depend only on the item's shape and on what the nodes
+// agreed on. Stages differ from node to node: they depend on the number of ranks there and on where
+// the root is.
 #pragma once
 
 #include <array>

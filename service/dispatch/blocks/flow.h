@@ -1,4 +1,4 @@
-// The one way of what moves through the service. An operation, and a block of a job's plan, is a
+// The one path of all work through the service. An operation, and a block of a job's plan, is a
 // work item (operation.h):
 //
 //   post       a rank's memory is ready                         intake.h
@@ -9,9 +9,9 @@
 //   fail or
 //   expire     once on every rank that posted                   Flow::End
 //
-// What they differ in: an operation is posted by its number and fails alone; so does a pair, a send
-// with its receive, which is posted by its two ranks and tag; a block's gradients are posted in any
-// order, and what fails one ends them all.
+// The differences: an operation is identified by its number and fails alone; so does a pair, a send
+// with its receive, which is identified by its two ranks and tag; a block's gradients are posted in
+// any order, and a failure of one ends them all.
 //
 // Owned and called by dispatch, on its thread.
 #pragma once

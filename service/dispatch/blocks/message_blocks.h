@@ -1,10 +1,11 @@
 // The blocks of an operation that moves in messages: gather, scatter, all_to_all.
 //
-// Its messages are numbered alike on every node, in rotating order: first what each rank has for
-// the next one, then what each has for the one after that. So at no time do all send to one, and
-// nodes carry out what concerns them in one order. A node makes blocks of the messages that begin
-// or end on it: one between two of its ranks of one or several blocks, one to or from another node
-// of exactly one, also where it has no elements, so that nodes which do not agree find out.
+// Its messages are numbered alike on every node, in rotating order: first that of each rank to the
+// next one, then that of each rank to the one after that. So never do all ranks send to one, and
+// all nodes carry out their messages in one order. A node makes blocks of the messages that begin
+// or end on it. A message between two of its ranks has one or several blocks. One to or from
+// another node has exactly one, also if it has no elements, so that a disagreement of nodes is
+// found.
 //
 // Pure.
 #pragma once

@@ -1,8 +1,8 @@
 // A job's plan on this node: offered, agreed, in force from one iteration on; and the head, which
 // is the block of it that begins next.
 //
-// Owned and called by the flow, on dispatch's thread. What the job cannot go on with is told by the
-// answers: what ends with it is the flow's business.
+// Owned and called by the flow, on dispatch's thread. Failures of the job are return values: the
+// flow decides what ends with them.
 #pragma once
 
 #include <cstdint>

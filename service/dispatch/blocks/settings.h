@@ -1,6 +1,6 @@
-// Changes of a job's settings that people ask for: weight, priority, limit, the class of sends, and
+// Changes of a job's settings that users request: weight, priority, limit, the class of sends, and
 // a pause. Each is kept until an iteration, or an operation of a job that does not train, is about
-// to begin, and is in force from there on. What does not wait for that is in commands.h.
+// to begin, and holds from there on. Requests that do not wait for that are in commands.h.
 //
 // Owned by the flow, on dispatch's thread.
 #pragma once

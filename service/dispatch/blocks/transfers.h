@@ -1,9 +1,9 @@
 // Where the bytes of a block lie, and the transfer that carries one part of its stage.
 //
-// A block of GPUs' memory goes to other nodes by way of scratch that all GPUs of the node reach, so
-// that each of them carries its share to and from there, and blocks pass their stages side by side.
-// Scratch is pinned memory of the host, one piece for a block, or lies on the GPUs that have lanes
-// to other nodes, a piece on each for its share of the block.
+// A block of GPUs' memory goes to other nodes through scratch memory that all GPUs of the node
+// reach, so that each GPU moves its share to and from there, and the stages of different blocks run
+// side by side. Scratch is pinned host memory, one piece for a block, or memory of the GPUs that
+// have lanes to other nodes, a piece on each for its share of the block.
 #pragma once
 
 #include <array>

@@ -1,9 +1,9 @@
 // From a record that was read from a rank's ring to a post: checks it, finds what it posts, and,
 // once the rank's memory is ready, gives it to the flow.
 //
-// A post may await a word of the rank's GPU: it is read and checked with its record, and open from
-// then on, so that it times out and fails like others; it is ready, and by that posted for whoever
-// waits or measures, once the word was seen.
+// A post may await a word of the rank's GPU. It is read and checked with its record, and open from
+// then on, so that it times out and fails like others. It is ready, and counts as posted for waits
+// and measurements, once the word was seen.
 //
 // Owned and called by dispatch, on its thread.
 #pragma once

@@ -1,4 +1,4 @@
-// From a parts table in a client's memory, which a stranger wrote, to rows that may be carried out.
+// From a parts table in a client's memory, which is untrusted, to rows that may be carried out.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// From a record, which a stranger wrote, to an operation that may be carried out.
+// From a record, which is untrusted, to an operation that may be carried out.
 #pragma once
 
 #include <cstdint>

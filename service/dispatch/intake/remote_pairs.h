@@ -1,7 +1,8 @@
-// What other nodes say of sends between their ranks and this node's (session/send_notices.h).
+// Handles the notices of other nodes about sends between their ranks and this node's
+// (session/send_notices.h).
 //
-// The lane has checked each notice by itself. What makes no sense here ends the job, kCorrupt; what
-// is about a send that has ended meanwhile is ignored.
+// The lane has checked each notice by itself. One that is invalid for the job ends it with
+// kCorrupt; one about a send that has ended meanwhile is ignored.
 //
 // Owned and called by dispatch, on its thread.
 #pragma once

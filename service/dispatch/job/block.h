@@ -2,7 +2,7 @@
 // route that it is at. A stage is one entry in the unified queue, or, between nodes with several
 // rails, one entry for each rail.
 //
-// Blocks stand in a pool of their job and are named by their place in it; a queued stage's token
+// Blocks are in a pool of their job and identified by their index in it; a queued stage's token
 // says which job, block and part it is.
 #pragma once
 

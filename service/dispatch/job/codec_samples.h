@@ -1,5 +1,5 @@
-// What the codecs of a job's gradients cost this node, as the job's own transfers tell: what the
-// next plan is made from. Plain data.
+// The costs of the codecs of a job's gradients on this node, measured by the job's own transfers.
+// The next plan is made from them. Plain data.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// How much slower a rank computes while blocks of its job are under way: measured from what is
-// recorded anyway, the times of gradients' parts of both passes and those of the blocks.
+// How much slower a rank computes while blocks of its job are under way: computed from times that
+// are recorded anyway, those of gradients' parts of both passes and those of the blocks.
 //
 // Each part of a pass (one tensor's, on one rank) is compared with itself in other iterations, in
 // which blocks were under way for another share of it. Plain data.

@@ -2,11 +2,11 @@
 // ranks wait for what.
 //
 // A rank posts each gradient once an iteration, in any order. Blocks begin strictly in the plan's
-// order, iteration after iteration: whatever comes early or late on one node, every node begins the
-// same blocks in the same order. A block can begin when every local rank has posted all gradients
-// that it holds something of.
+// order, iteration after iteration, so every node begins the same blocks in the same order,
+// whatever is posted early or late. A block can begin when every local rank has posted all
+// gradients that it holds bytes of.
 //
-// Plain data and rules; plans.h and flow.h do the queueing and the telling.
+// Plain data and rules; plans.h and flow.h queue blocks and write completions.
 #pragma once
 
 #include <array>

@@ -1,8 +1,8 @@
-// How a job's iterations went on this node: what its ranks' posts say of the passes, and when each
-// block was ready, began and ended. Of the last iterations it keeps every rank's times: of kWindow
-// for medians, of kKept for plans that are simulated on them.
+// The times of a job's iterations on this node: those of the passes, from its ranks' posts, and
+// when each block was ready, began and ended. It keeps every rank's times of the last iterations:
+// of kWindow for medians, of kKept for plans that are simulated on them.
 //
-// Times of an iteration count from the begin of the backward pass on the last local rank that began
+// Times of an iteration count from the start of the backward pass on the last local rank that began
 // it. Plain data; all calls come from dispatch.
 #pragma once
 

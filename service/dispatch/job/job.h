@@ -6,11 +6,11 @@
 // ends early (error, timeout) stays as a tombstone until every rank has posted it, so that
 // latecomers learn the same cause.
 //
-// A send and a receive are of two ranks only and are matched apart from that: pairs.h.
+// A send and a receive concern two ranks only and are matched separately: pairs.h.
 //
-// A job may have ranks on other nodes. Then what is said here of "every rank" goes for those of
-// this node, once it is known which they are (nodes()), and what ends an operation early ends the
-// job on all nodes, because the others cannot go on without it.
+// A job may have ranks on other nodes. Then "every rank" means those of this node, once it is known
+// which they are (nodes()), and the early end of an operation ends the job on all nodes, because
+// the others cannot go on without it.
 //
 // Plain data and rules; blocks/ queues its work items and writes its completions.
 #pragma once

@@ -1,9 +1,9 @@
-// What the blocks of a job's plan cost on one lane, from being handed over to their end: what the
-// next plan is made from.
+// The costs of the blocks of a job's plan on one lane, from their start to their end. The next plan
+// is made from them.
 //
 // The lane's own line (transport/probe/cost_keeper.h) follows the last stages, and those at the end
-// of an iteration are small ones. A plan needs the line of all blocks of the last iterations, in
-// which large ones count for what they last. Plain data.
+// of an iteration are small. A plan needs the line of all blocks of the last iterations, weighted
+// by their duration. Plain data.
 #pragma once
 
 #include <cstddef>

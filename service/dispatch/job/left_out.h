@@ -1,6 +1,6 @@
-// Which of a job's gradients encodings may have left something out of that no later iteration has
-// had. Where such a gradient crosses as it is again, its sums get it back in the first iteration,
-// rather than long after, when something is encoded again. Plain data.
+// Which of a job's gradients may have residuals that no later iteration has added. If such a
+// gradient crosses unencoded again, the residual is added in the first such iteration, and not long
+// after, when it is encoded again. Plain data.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,9 @@
 // Whether a post uses memory that another open post of the same rank uses, and at least one of them
 // writes it: the two are not ordered, so the later one is refused. Reading the same bytes twice is
-// fine. All of an operation's memory counts as written, but for a broadcast on its root, and a
-// reduce on all ranks but its root. Of one with a parts table it is what is sent, from the first
-// element to the last, that is read, and what is received that is written; a reduce_scatter whose
-// result goes elsewhere only reads its memory. A post that awaits its ready word uses its memory
-// from then on.
+// allowed. All of an operation's memory counts as written, except that of a broadcast on its root,
+// and of a reduce on all ranks but its root. With a parts table, the sent elements, from the first
+// to the last, are read, and the received ones are written; a reduce_scatter whose result goes
+// elsewhere only reads its memory. A post that awaits its ready word uses its memory from then on.
 //
 // Memory that is handed over twice, as two segments, is not recognized as the same.
 #pragma once

@@ -1,5 +1,5 @@
-// What is sent to other nodes about a pair with a side there. It waits in Job::pairs() until
-// dispatch sends it.
+// The notices to another node about a pair whose other side is there. They wait in Job::pairs()
+// until dispatch sends them.
 //
 // Dispatch's thread.
 #pragma once

@@ -2,12 +2,12 @@
 // the one of the two that was posted and still waits for the other.
 //
 // They are matched by (source, target, tag), each triple in the order of its posts. A receive from
-// any rank takes the send to it that was posted first under its tag. So of one triple never both
-// sends and receives wait.
+// any rank takes the send to it that was posted first under its tag. So sends and receives of one
+// triple never wait at the same time.
 //
-// A pair that ends with an error before its other side was posted may stay as a tombstone, which
-// that side takes when it comes and learns the same cause from: a receive must not get the message
-// after the one that was lost.
+// A pair that ends with an error before its other side was posted may stay as a tombstone, from
+// which that side gets the same cause when it is posted: a receive must not get the message after
+// the one that was lost.
 //
 // Ranks of other nodes take part by notices (session/send_notices.h): their receives are matched
 // on their node, and the pair here is the send alone, until it may go; their sends are announced,

@@ -1,8 +1,8 @@
-// The parts tables of a job's operations that are open: what each of this node's ranks has for
-// which rank, as it was copied from the rank's memory and checked.
+// The parts tables of a job's open operations: the elements of each of this node's ranks for each
+// rank, as copied from the rank's memory and checked.
 //
-// Memory for one table is allocated when as many are kept for the first time, and used again: once
-// a job has had its busiest moment nothing is allocated.
+// Memory for a further table is allocated when so many are kept for the first time, and then
+// reused: nothing is allocated after a job's busiest moment.
 //
 // Plain data, inside Job; dispatch's thread.
 #pragma once

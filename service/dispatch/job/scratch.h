@@ -1,8 +1,8 @@
 // Memory through which the blocks of one job and traffic class pass on their way from GPUs to other
-// nodes: the host's, pinned, or that of one GPU. Places are of one size; blocks of a later plan may
-// ask for larger ones, which double, so that all of them together are at most twice the largest.
+// nodes: pinned host memory, or memory of one GPU. Its places have one size; blocks of a later plan
+// may need larger ones. Sizes double, so that all of them together are at most twice the largest.
 //
-// Dispatch's thread, which neither makes nor frees any: watch does.
+// Dispatch's thread, which neither makes nor frees any of it: mapping does.
 #pragma once
 
 #include <cstddef>

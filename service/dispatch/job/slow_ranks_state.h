@@ -1,5 +1,4 @@
-// What is kept of a job to find ranks that are slow: plain data inside Job, changed by
-// slow_ranks.h only.
+// The state of a job for finding slow ranks: plain data inside Job, changed by slow_ranks.h only.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What people have asked of a job and what is not yet in force: plain data inside Job, changed by
+// The requests of users for a job that are not yet in force: plain data inside Job, changed by
 // commands.h and settings.h only.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What the jobs of one uid have under way on this node, together.
+// The open work of all jobs of one uid on this node.
 #pragma once
 
 #include <cstdint>

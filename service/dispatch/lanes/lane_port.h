@@ -1,4 +1,4 @@
-// A lane as dispatch is given it.
+// A lane's inbox and properties, as dispatch needs them.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The lanes as dispatch knows them: the way to each, what is on it, what its stages cost, and its
-// row on the board. Which stage goes next is not decided here: blocks.h.
+// The lanes from the view of dispatch: the way to each, the stages on it, their costs, and its row
+// on the board. Which stage goes next is decided in blocks.h.
 //
 // Owned by the flow, on dispatch's thread.
 #pragma once

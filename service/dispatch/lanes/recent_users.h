@@ -1,9 +1,9 @@
-// Which jobs moved something on the lane inside the node within the last second: whether one that
-// goes there now has others that would wait behind it.
+// Which jobs moved something on the lane inside the node within the last second. From that a job
+// knows whether others would wait behind it there.
 //
 // Owned by Blocks, on dispatch's thread. A job that moves nothing, because it hangs or computes for
-// long, counts as none: what keeps the lane free for others costs only where there are others. One
-// that has just come counts, since it is about to move.
+// long, does not count, since small blocks cost time and are needed only if there are others. A job
+// that has just attached counts, since it is about to move.
 #pragma once
 
 #include <array>

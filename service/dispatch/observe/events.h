@@ -1,6 +1,6 @@
-// What is reported of a job: a line in the log, and an event on the board.
+// Reports about a job: a line in the log, and an event on the board.
 //
-// Dispatch's thread. A watch that is too far behind has enough to report, so nothing waits for it.
+// Dispatch's thread. Nothing waits for watch: if it is too far behind, reports are dropped.
 #pragma once
 
 #include <cstdint>

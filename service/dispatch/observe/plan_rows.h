@@ -1,5 +1,5 @@
-// The board's rows of a job's plan: the plan, its blocks as predicted and as they went, and what
-// the block that begins next waits for.
+// The board's rows of a job's plan: the plan, its blocks as predicted and as measured, and what the
+// next block waits for.
 //
 // It reads jobs and never writes them. Owned by Plans, on dispatch's thread.
 #pragma once

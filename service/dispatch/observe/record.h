@@ -1,6 +1,6 @@
-// What is kept of one job for people: its rows on the board, what the flight recorder needs until
-// it writes a row, sums, and what was said of it. A job has the address of its record and never
-// looks inside; what is kept here changes nothing that a job does.
+// The data of one job that only people read: its rows on the board, what the flight recorder needs
+// until it writes a row, sums, and past reports. A job has the address of its record and never
+// reads it; nothing here changes what a job does.
 //
 // Plain data, changed by the recorder (recorder.h) and its neighbours in this layer only.
 #pragma once

@@ -1,7 +1,7 @@
 // Keeps a job's record: its row and those of its ranks, work items and shares of lanes on the
-// board; sums; and the flight recorder, which writes every block that ends into the board's ring of
-// its job, with who posted it when, each stage's times and how it ended, and every iteration of
-// every local rank.
+// board; sums; and the flight recorder, which writes every ended block into the board's ring of its
+// job, with the time of each rank's post, each stage's times and how it ended, and every iteration
+// of every local rank.
 //
 // It reads jobs and never writes them. Owned by the flow and called by it and its parts, on
 // dispatch's thread. Once a job is open and has its layout nothing is allocated; an ended block is

@@ -1,4 +1,4 @@
-// What people read of the memory through which GPUs' blocks reach other nodes.
+// Texts about the memory through which GPUs' blocks reach other nodes.
 //
 // Dispatch's thread.
 #pragma once

@@ -1,9 +1,10 @@
-// Notices what waits longer than it should and says once whom everybody waits for; asks lanes
-// between nodes whom their stages wait for, so that the board can show it long before.
+// Finds operations and blocks that wait longer than they should, and reports once which rank all
+// others wait for. It asks lanes between nodes which nodes their stages wait for, so that the board
+// can show it long before.
 //
-// Owned by dispatch, on dispatch's thread. It looks at open operations at moments of its own, a few
-// times a second at most and only while something is open, so the path of a block pays nothing.
-// Only reports allocate.
+// Owned by dispatch, on dispatch's thread. It checks open operations by a timer, a few times a
+// second at most and only while something is open, so it costs nothing on the path of a block. Only
+// reports allocate.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Who waits for whom, as text, where an operation ends with its time-out: the rank that it waits
-// for may itself wait for another, in this job or in another of the same processes (a process group
-// of torch.distributed is a job), and so on round a circle.
+// Text that says which rank waits for which, for an operation that timed out: the rank that it
+// waits for may itself wait for another, in this job or in another of the same processes (a process
+// group of torch.distributed is a job), and so on round a cycle.
 #pragma once
 
 #include <cstdint>

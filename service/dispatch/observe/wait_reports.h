@@ -1,4 +1,4 @@
-// Whom everybody waits for, as text.
+// Texts that say which rank or node all others wait for.
 #pragma once
 
 #include <string>
