@@ -1,5 +1,5 @@
-// Digests of what members hold: 64 bits that tell whether two of them hold the same bytes. They
-// find what went wrong by accident; they prove nothing against somebody who wants them equal.
+// Digests of members' memory: 64 bits that show whether two members have the same bytes. They
+// detect accidental differences, not malicious ones.
 #pragma once
 
 #include <cstddef>

@@ -1,40 +1,40 @@
 // What a transport between nodes offers beyond the contract in transport.h: groups of nodes.
 //
-// A group is the set of nodes that one job's transfers run among, with links of its own, so that
-// one job's failing links are nobody else's. Members are numbered alike on every node. Between
-// nodes a transfer is one of all_reduce, reduce, broadcast and barrier, or half of an all_reduce;
+// A group is the set of nodes of one job's transfers. It has links of its own, so that a failing
+// link of one job affects no other. Members are numbered alike on every node. Between nodes a
+// transfer is one of all_reduce, reduce, broadcast and barrier, or half of an all_reduce;
 // `members_count` is the number of the group's nodes that have data, `members[self]` this node's
 // memory, the other pointers null.
 //
 // Every node posts the same transfers; `position` is what matches them: equal on every node, used
 // once in the life of a group, and growing in the order of the posts. Positions with
 // kPlannedPosition set are an order of their own, and so are, among the others, those of
-// broadcasts: nodes may post orders in any interleaving. (NCCL has one order for both: there nodes
-// post broadcasts in the order of all positions.) A node may be ahead of another: what arrives
-// early waits for its transfer. All calls come from the lane's thread.
+// broadcasts: nodes may interleave these orders in any way. (NCCL has one order for both: there
+// nodes post broadcasts in the order of all positions.) A node may be ahead of another: messages
+// that arrive early wait for their transfer. All calls come from the lane's thread.
 //
-// An all_reduce may be taken apart, in a group without servers: a reduce_scatter leaves every node
-// with the result of its share of the elements and something unspecified in the others, and a later
-// all_gather of equal type and count over the same memory brings every share to all. Both may have
-// runs and any count. Which elements are whose share is the transport's affair
-// (exchange/partition.h), and the same in both.
+// In a group without servers an all_reduce may be split: a reduce_scatter leaves every node with
+// the result of its share of the elements and unspecified values in the others, and a later
+// all_gather of equal type and count over the same memory copies every share to all nodes. Both may
+// have runs and any count. The transport decides which elements are whose share
+// (exchange/partition.h), in the same way for both.
 //
-// A transfer with a codec crosses encoded, in fewer bytes: each node's contribution plus what it
-// left out before, and, where a node sums for the others, the sum likewise. Every node writes what
-// was sent, its own included, so all get the same bits. In a group with servers, or of one node,
+// A transfer with a codec crosses encoded, in fewer bytes: each node's contribution plus its
+// residual, and, where a node sums for the others, the sum likewise. Every node writes the decoded
+// values, its own included, so all get the same bits. In a group with servers, or of one node,
 // nothing is encoded.
 //
-// A send or receive (kSend, kReceive) is of two nodes: `root` is the other one. It needs no order
-// and is known by the sender's node and the position, which that node uses once for all of its
-// sends in the life of the group. The receive is posted, and accepted, before the other node posts
-// the send: what comes for no open receive is dropped. Cancel ends it alone: of what was under way
-// an unknown part has been written, and what still comes is dropped. With `meets` both may be
+// A send or receive (kSend, kReceive) concerns two nodes: `root` is the other one. It needs no
+// order and is identified by the sender's node and the position, which that node uses once for all
+// of its sends in the life of the group. The receive is posted, and accepted, before the other node
+// posts the send: messages for no open receive are dropped. Cancel ends it alone: an unknown part
+// of the bytes under way has been written, and later messages are dropped. With `meets` both may be
 // posted in any order: the receive is announced to the other node, and nothing of the send leaves
 // before. Positions of a node's sends that meet then grow in the order of their posts.
 //
-// Beside transfers a node sends others of its group notices: a few bytes, each delivered once, in
-// the order in which they were sent to that node, and in no order with transfers. What the other
-// node does not take waits here.
+// In addition to transfers a node sends notices to other nodes of its group: a few bytes, each
+// delivered once, in the order in which they were sent to that node, and in no order with
+// transfers. Notices that the other node does not take wait here.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// When a lane looks at GPUs that wake nobody: again and again for a short time after something was
-// posted or has ended, since what is small ends within that; then every few tens of microseconds
-// while something is open. The lane's thread sleeps in between, and for as long as nothing is open.
+// When a lane polls GPUs, which cannot wake a thread: continuously for a short time after a post or
+// an end, since small transfers end within that; then every few tens of microseconds while
+// something is open. The lane's thread sleeps in between, and as long as nothing is open.
 //
 // A value; one thread.
 #pragma once

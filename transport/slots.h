@@ -1,5 +1,5 @@
-// Records that stay where they are while in use, and are used again: after warm-up nothing is
-// allocated. An id names a record and one use of it, so that a late id finds nothing.
+// Records that do not move while in use, and are reused: after warm-up nothing is allocated. An id
+// names a record and one use of it, so that an outdated id finds nothing.
 #pragma once
 
 #include <cstdint>

@@ -1,21 +1,21 @@
 // Whether jobs that share a lane should take turns, and by how much to shift them. (pure)
 //
-// A job that trains by a plan puts its lane to work at the same moments of every iteration, and
-// leaves it idle while it computes. Two such jobs of about the same period meet in the same way
-// iteration after iteration: a fair lane gives both half for as long as they overlap, so both come
-// late by the overlap, and as both come late by the same, they meet again. Nothing in a fair lane
-// ever moves them apart. But if one of them is delayed once, so that it wants the lane when the
-// other computes, they miss each other from then on, and both iterations get shorter.
+// A job that trains by a plan uses its lane at the same times in every iteration, and leaves it
+// idle while it computes. Two such jobs of about the same period collide in the same way iteration
+// after iteration: a fair lane gives both half for as long as they overlap, so both are late by the
+// overlap, and as both are late by the same time, they collide again. A fair lane never moves them
+// apart. But if one of them is delayed once, so that it uses the lane while the other computes,
+// they no longer collide, and both iterations get shorter.
 //
-// That is seen by bending the time axis into a circle as long as the common period: each job is a
-// pattern of arcs on it, and shifting a job in time turns its pattern. Where patterns ask for more
-// than the whole lane there is an excess, and what is sought are the turns with the least of it.
-// The idea of such circles is CASSINI's (Rajasekaran et al., "CASSINI: Network-Aware Job Scheduling
-// in Machine Learning Clusters", NSDI 2024), where a cluster's scheduler uses them.
+// The model is a circle as long as the common period: each job is a pattern of arcs on it, and
+// shifting a job in time rotates its pattern. Where the patterns together need more than the whole
+// lane there is an excess, and the rotation with the least excess is sought. The idea of such
+// circles is CASSINI's (Rajasekaran et al., "CASSINI: Network-Aware Job Scheduling in Machine
+// Learning Clusters", NSDI 2024), where a cluster's scheduler uses them.
 //
 // With constant demand between its edges, the excess is piecewise linear in the shift, with corners
-// only where an edge of one pattern meets an edge of the other. So the least excess is found
-// exactly by trying those, and no grid is needed.
+// only where an edge of one pattern meets an edge of the other. So trying these corners finds the
+// least excess exactly, without a grid.
 //
 // No clock, thread, allocation or log; times are seconds.
 #pragma once

@@ -1,10 +1,10 @@
-// What an iteration of a job would be if the job had its lane alone, from what is known of it while
-// it has not. (pure)
+// Computes what an iteration of a job would be if the job had its lane alone, from measurements
+// while it shares the lane. (pure)
 //
 // Backward passes do not wait for the lane, so the times at which blocks become ready, counted from
-// the begin of the backward pass, are what they would be alone. How long a block takes alone
-// follows from its bytes. A forward pass waits for each of its gradients in turn, so from the ends
-// of the blocks follows how long the iteration is.
+// the start of the backward pass, are the same as alone. The time of a block alone follows from its
+// bytes. A forward pass waits for each of its gradients in turn, so the length of the iteration
+// follows from the ends of the blocks.
 //
 // No clock, thread, allocation or log; times are seconds.
 #pragma once

@@ -1,8 +1,9 @@
-// How many bytes a second may go, exact in the long run. Plain data and rules; time is an argument.
+// A rate limit in bytes per second, exact in the long run. Plain data and rules; time is an
+// argument.
 //
-// It counts in time: so many bytes are worth so much time at that rate. Whoever owes time waits
-// until it has passed; whoever does not may send, however much, and owes the rest. So a stage of
-// any size goes, and what follows it waits until the average is right again.
+// It counts in time: bytes are worth their time at that rate. A job that owes time waits until it
+// has passed; a job that owes none may send a stage of any size, and then owes its time. So the
+// next stages wait until the average is right again.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What a kernel must know of a block beside its elements. Private to this folder.
+// The parameters of a block for the kernels, apart from its elements. Private to this folder.
 #pragma once
 
 #include <cstddef>

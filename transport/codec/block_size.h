@@ -1,4 +1,4 @@
-// What every encoding is cut into.
+// The size of the blocks of every encoding.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,8 @@
-// What gradients look like while they cross the network, where fewer bytes are wanted than float32
-// has.
+// Encodings of float32 gradients in fewer bytes, for the way between nodes.
 //
 // A range of elements is encoded in blocks of kCodecBlock, the last one filled up with zeros; every
-// block takes the same number of bytes, so the size depends on nothing but the count. Blocks are
-// alike on all machines, whatever SIMD target wrote them, and decode to the same bits everywhere.
+// block takes the same number of bytes, so the size depends only on the count. Blocks are the same
+// on all machines, whatever SIMD target wrote them, and decode to the same bits everywhere.
 //
 //   bf16, fp16   2 bytes an element, rounded to nearest even; finite values beyond the format's
 //                largest become that one.
@@ -21,11 +20,12 @@
 //                places follow from the seed, so that sums of encodings are encodings of sums.
 //   lossless     not here but in lossless.h: its blocks are of different sizes.
 //
-// An element that is infinite or NaN stays so in bf16, fp16 and topk; elsewhere its block is NaN,
-// or what of it crosses, so that nobody takes what overflowed for a gradient.
+// An element that is infinite or NaN stays so in bf16, fp16 and topk; in other codecs all
+// transmitted elements of its block become NaN, so that an overflow is not mistaken for a gradient.
 //
 // Error feedback: what an encoding leaves out is kept in `residual` and added the next time, so
-// that nothing is lost over many iterations. Where a value was not finite its residual is 0 again.
+// that nothing is lost over many iterations. The residual of a value that is not finite is reset to
+// 0.
 //
 // Stateless: any thread, any number at a time.
 #pragma once

@@ -1,5 +1,5 @@
-// What chance depends on in codecs that leave something to it: numbers that look like chance and
-// follow from a few others alone, so that they are the same on every machine and in every run.
+// Pseudo-random numbers of the codecs that need them. They follow from a few numbers alone, so they
+// are the same on every machine and in every run.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
-// Whether coding without loss is worth its time: what coding takes of a processor against what the
-// bytes that it saves would take on the wire. Both overlap where a processor is idle; where none
-// is, sums would take longer encoded than as they are.
+// Decides whether lossless coding is worth its time: compares its processor time with the time that
+// the saved bytes would take on the wire. The two overlap if a processor is idle; if none is, sums
+// may take longer encoded than unencoded.
 //
-// Each node decides for its own messages. One that is not coded goes as it is, and results are the
-// same bits either way. Plain data, of one lane.
+// Each node decides for its own messages. Results are the same bits either way. Plain data, of one
+// lane.
 #pragma once
 
 #include <cstdint>

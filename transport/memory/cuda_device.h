@@ -1,4 +1,4 @@
-// What a GPU is and can do, for choosing means and for saying what was chosen.
+// The properties of a GPU, for choosing how to use it and for reports of that choice.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// CUDA's things, each with one owner; one destructor releases one thing. Those that live in a
-// context make it current for their release and put back what was current before. The driver, and
-// the context where there is one, must outlive them.
+// Handles of CUDA objects, each with one owner; one destructor releases one object. Those that
+// belong to a context make it current for their release and restore the previous one. The driver,
+// and the context if there is one, must outlive them.
 #pragma once
 
 #include <cstddef>

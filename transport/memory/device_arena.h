@@ -1,6 +1,6 @@
-// A piece of one GPU's memory that was made for being shared: allocated, mapped here, exportable as
-// a file descriptor. Other processes may keep it after its owner is gone; the memory goes back to
-// the GPU with its last mapping.
+// A piece of one GPU's memory that is made to be shared: allocated, mapped here, exportable as a
+// file descriptor. Other processes may keep it after its owner is gone; the memory is freed with
+// its last mapping.
 #pragma once
 
 #include <cstdint>

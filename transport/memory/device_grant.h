@@ -1,4 +1,4 @@
-// GPU memory on its way to another process: the claim, and the descriptors it speaks of.
+// GPU memory that is handed to another process: the claim, and the descriptors that it names.
 #pragma once
 
 #include <cstdint>

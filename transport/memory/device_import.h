@@ -1,9 +1,10 @@
-// Another process's GPU memory, mapped here for the GPUs that are to use it, until it is destroyed.
+// Another process's GPU memory, mapped here for the GPUs that use it, until this object is
+// destroyed.
 //
-// The handle comes from outside: every field is checked, and a claim that the driver's answers do
-// not bear out (another GPU, fewer bytes) is refused. The memory stays allocated while it is mapped
-// here, also when its owner is gone; whoever holds an import decides when a dead client's memory
-// goes back.
+// The handle is untrusted: every field is checked, and a claim that contradicts the driver's
+// answers (another GPU, fewer bytes) is refused. The memory stays allocated while it is mapped
+// here, also when its owner is gone; the owner of an import decides when a dead client's memory is
+// released.
 #pragma once
 
 #include <cstdint>

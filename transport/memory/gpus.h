@@ -1,5 +1,6 @@
-// The GPUs that a process uses: CUDA's driver, a context on each, and what each can do. Made once
-// at the start; everything that maps, launches or pins refers to it and goes first.
+// The GPUs that a process uses: CUDA's driver, a context on each, and each one's properties. Made
+// once at the start; everything that maps, launches or pins refers to it and is destroyed before
+// it.
 //
 // Thread-safe: nothing changes after Open; multicast() and memory_gate() guard themselves.
 #pragma once

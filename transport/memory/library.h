@@ -1,4 +1,4 @@
-// A shared library of others that is opened at run time: one program runs with and without it.
+// A third-party shared library that is opened at run time: one program runs with and without it.
 //
 // It stays loaded until the process ends, even when its owner is gone: such libraries start threads
 // of their own and do not survive being unloaded.

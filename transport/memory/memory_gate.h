@@ -6,12 +6,12 @@
 // other node has launched its own.
 //
 // So calls are made while no such collective is under way, and none is launched while they are
-// made. Whoever wants to call waits for that moment and holds nothing up meanwhile: a node that
-// launched nothing while it waits could be what the other node's kernel waits for. It waits for
-// kPatience at most, since a collective lasts as long as the slowest rank takes to come, and that
-// rank may wait for the very memory that is to be mapped. After that it calls all the same, and so
-// do those that follow until the GPUs were free of collectives once. What then waits in a circle on
-// a driver of that kind ends with the operations' timeout.
+// made. A caller waits for that moment and holds nothing up meanwhile: if its node launched nothing
+// while it waits, the other node's kernel could wait for just that. It waits for kPatience at most,
+// since a collective lasts until the slowest rank has come, and that rank may wait for the very
+// memory that is to be mapped. After that it calls anyway, and so do later callers until the GPUs
+// were free of collectives once. If that deadlocks, on a driver of that kind, the operations'
+// timeout ends it.
 //
 // Thread-safe; a Caller belongs to one thread. Nothing here waits.
 #pragma once

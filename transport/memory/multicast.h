@@ -1,14 +1,14 @@
-// Memory of several GPUs behind one address, where a switch between them (NVLS) sums what is read
-// there and brings what is written there to all of them.
+// Memory of several GPUs behind one address: a switch between them (NVLS) returns the sum for a
+// read there and copies a write to all of them.
 //
-// Mapped memory is announced here (Add) and given back before it is unmapped (Drop). Whoever moves
-// data asks for the address of a transfer's members (Find), which answers at once: at the first
-// time it has none and requests one, a thread of this binds the members' memory, and from then on
-// there is an address. What cannot be bound never gets one, and `reason` says why for the first
-// such case; its asker goes another way.
+// Mapped memory is registered here (Add) and removed before it is unmapped (Drop). The lane asks
+// for the address of a transfer's members (Find), which answers at once: the first time it has none
+// and requests one, a thread of this class binds the members' memory, and from then on there is an
+// address. Memory that cannot be bound never gets one, and `reason` says why for the first such
+// case; its transfers use the kernels.
 //
-// Binding makes the GPUs' memory be held once more, so Drop takes that back first: afterwards
-// nothing of this holds the memory.
+// A binding holds a further reference to the memory, so Drop removes it first: afterwards nothing
+// here refers to the memory.
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
-// Words in memory that host, GPUs and other processes share, written and awaited in stream order:
-// how a trainer says that a gradient is ready and learns that its sum is, without its host waiting.
+// Words in memory that host, GPUs and other processes share, written and awaited in stream order.
+// By them a trainer signals that a gradient is ready and learns that its sum is, without its host
+// waiting.
 //
 // A word is 8 bytes and only grows. `AwaitAtLeast` holds a stream until it has reached a value;
 // values compare cyclically, as signed 64-bit distances. The memory must stay mapped for as long as

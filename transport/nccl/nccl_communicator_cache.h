@@ -1,5 +1,6 @@
-// The groups of ranks of one node, by the GPUs they are for: formed when they are first needed,
-// kept for the next transfer of those GPUs, given up when others need the room or when they fail.
+// The NCCL communicators of one node, by the GPUs that they are for: formed when they are first
+// needed, kept for the next transfer of those GPUs, ended when others need the room or when they
+// fail.
 //
 // The lane's thread.
 #pragma once

@@ -1,10 +1,10 @@
-// Ranks of NCCL that belong together, those of this process: one for each of its GPUs in the set.
-// They are formed and ended by threads of their own, so that the one that asks is never blocked:
-// NCCL's nonblocking calls still allocate, load kernels and read the environment before they
-// return. Their calls are made by launchers (nccl_launcher.h).
+// This process's ranks of one NCCL communicator: one for each of its GPUs in it. They are formed
+// and ended by threads of their own, so that the caller is never blocked: NCCL's nonblocking calls
+// still allocate, load kernels and read the environment before they return. Launchers make their
+// calls (nccl_launcher.h).
 //
-// One thread. What runs in the background, NCCL's own threads and those that form and end the
-// ranks, holds what it needs itself.
+// One thread. The background threads, NCCL's own and those that form and end the ranks, own what
+// they need.
 #pragma once
 
 #include <cstddef>

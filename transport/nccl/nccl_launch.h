@@ -1,5 +1,5 @@
-// What one GPU does of a piece: NCCL's calls on its rank, as one of NCCL's groups of calls, and a
-// mark behind them in its stream. Made by one thread, whichever it is.
+// One GPU's part of a piece: NCCL's calls on its rank, as one of NCCL's groups of calls, and an
+// event after them in its stream. Made by one thread, whichever it is.
 #pragma once
 
 #include <atomic>

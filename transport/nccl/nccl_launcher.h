@@ -1,14 +1,14 @@
-// Who makes one GPU's calls of NCCL, in the order in which they are posted: a thread of its own, or
-// the thread that posts.
+// Makes one GPU's calls of NCCL, in the order in which they are posted: on a thread of its own, or
+// on the thread that posts.
 //
-// A thread for each GPU, because NCCL connects GPUs and launches onto them within its calls, which
+// Each GPU has a thread, because NCCL connects GPUs and launches kernels within its calls, which
 // takes time that one thread would spend for one GPU after another. The owner posts each piece to
 // all GPUs of it before the next, so that all have the same order; it waits for none of them and
 // takes no lock: a post is a store, and a system call where the thread sleeps.
 //
-// The owner's thread, but for the launch thread itself. NCCL may hold that back in a call: until
-// the rank is aborted, or for good. So its end is waited for no longer than kEndWait; a thread that
-// is later finds out that it was given up, and touches nothing but what it owns a share of.
+// Called on the owner's thread. NCCL may block the launch thread in a call: until the rank is
+// aborted, or for good. So its end is waited for no longer than kEndWait; a thread that ends later
+// notices that it was given up, and touches only objects that it shares ownership of.
 #pragma once
 
 #include <array>

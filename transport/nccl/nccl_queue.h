@@ -1,8 +1,8 @@
 // Transfers in the order of their posts, carried out a piece at a time by groups of NCCL's ranks: a
-// piece is posted to the launchers of all its GPUs before the next one is, and is done when a mark
-// behind it has passed on each of them.
+// piece is posted to the launchers of all its GPUs before the next one is, and is done when an
+// event after it has passed on each of them.
 //
-// One thread, beside those of the launchers. Allocates nothing after the start, but for words about
+// One thread, apart from those of the launchers. Allocates nothing after the start, except texts of
 // failures.
 #pragma once
 

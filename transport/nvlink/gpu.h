@@ -1,5 +1,5 @@
-// One GPU of the lane: its kernels, a stream for sums and one for moves, so that neither holds up
-// the other. One thread, the lane's.
+// One GPU of the lane: its kernels, a stream for sums and one for moves, so that neither delays the
+// other. One thread, the lane's.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// What one launch of a kernel gets: where memory is and what of it to move. Passed by value, so
-// that nothing has to be uploaded first; CUDA lets parameters have 4 KiB.
+// The parameters of one launch of a kernel: where memory is and which parts of it to move. Passed
+// by value, so that nothing has to be uploaded first; CUDA allows 4 KiB of parameters.
 //
 // Shared by the kernels and their callers: plain fields, no library.
 #pragma once

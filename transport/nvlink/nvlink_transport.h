@@ -1,5 +1,5 @@
 // The lane between the GPUs of one node: each sums its share of the members' memory by reading it
-// where it lies, over NVLink or PCIe, and writes the result to where it belongs.
+// in place, over NVLink or PCIe, and writes the result to its place.
 //
 // A transfer is cut into pieces, a piece into one share for each GPU among its members. Shares are
 // disjoint, and what a GPU writes only its own share has read, so GPUs never wait for each other.
@@ -12,12 +12,12 @@
 // GPU over its own link, and as a member (its device is kHost), which is what brings memory to and
 // from other nodes. At least one member must be a GPU's.
 //
-// Cancel: what has not been given out is not; what has is finished first, then the transfer ends as
-// kCancelled. One whose last piece has been given out ends as it would have.
-// Failure: what the driver refuses, and what breaks a GPU's context, ends the transfer with its
-// cause, once no other GPU works on it. A broken context stays broken: later transfers of that GPU
-// end as kUnavailable with the same cause, those of others do not notice. Gpus::OnBroken tells
-// whoever can start the process anew.
+// Cancel: pieces that were not launched are not launched any more; those that were are finished
+// first, then the transfer ends as kCancelled. A transfer whose last piece was launched ends
+// normally. Failure: a refusal of the driver, or a broken context of a GPU, ends the transfer with
+// its cause, once no other GPU works on it. A broken context stays broken: later transfers of that
+// GPU end as kUnavailable with the same cause, those of others are not affected. Gpus::OnBroken
+// reports it, so that the process can be started anew.
 #pragma once
 
 #include <array>

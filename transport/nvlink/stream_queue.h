@@ -1,5 +1,5 @@
-// A stream of one GPU and the pieces that were given to it, in order, each with a mark behind it
-// that tells when it is done. One thread, the lane's, with the GPU's context current.
+// A stream of one GPU and the pieces that were launched on it, in order, each followed by an event
+// that shows when it is done. One thread, the lane's, with the GPU's context current.
 #pragma once
 
 #include <array>

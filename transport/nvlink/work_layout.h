@@ -1,4 +1,4 @@
-// Who does what of a transfer: which GPUs work for it, how it is cut into pieces, and which bytes
+// The division of a transfer: which GPUs work for it, how it is cut into pieces, and which bytes
 // are each GPU's share of a piece. Pure: asks no GPU, allocates nothing.
 #pragma once
 

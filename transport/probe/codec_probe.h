@@ -1,5 +1,5 @@
-// What the codecs cost this machine: encoded and decoded once at a service's start, on the thread
-// that asks, in memory of its own.
+// Measures the costs of the codecs on this machine: encodes and decodes once at a service's start,
+// on the calling thread, in memory of its own.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Keeps a lane's cost line fresh from the transfers that finish on it, and says what the lane does
-// right now. Allocates nothing; time comes in as an argument.
+// Updates a lane's cost line by the transfers that finish on it, and measures its present rate.
+// Allocates nothing; time comes in as an argument.
 #pragma once
 
 #include <array>

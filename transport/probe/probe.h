@@ -1,8 +1,8 @@
 // Measures what a group's transfers cost, before its first real one: all-reduces of growing size,
 // several of each. Every node with data runs its own probe at the same time.
 //
-// What goes on next must be the same on every node, or one would wait for a transfer that another
-// never posts. So after each size the nodes agree on its time, by an all-reduce of the maximum, and
+// The next step must be the same on every node, or one would wait for a transfer that another never
+// posts. So after each size the nodes agree on its time, by an all-reduce of the maximum, and
 // everything after that (whether a larger size follows, and the line itself) comes from the agreed
 // times. The line is the same on every node.
 //

@@ -7,8 +7,8 @@
 //       16     1  rails, 1 to kWireRailsMax
 //       17     -  of each rail: 4 bytes of size, then its address
 //
-// Numbers are little-endian. Like every address it comes over the control connection; what is no
-// address of rails is refused, and each rail checks its own.
+// Numbers are little-endian. Like every address it comes over the control connection; an invalid
+// one is refused, and each rail checks its own.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,11 @@
-// Which of the rails to one peer work, and which one its messages take.
+// Tracks which of the rails to one peer work, and which one its messages take.
 //
-// A rail that fails with an error is down at once. One that is only silent is compared: when
-// nothing that was sent has been acknowledged for some time, the peer is asked over the other
-// rails, and if it answers there and still not here, it is the rail and not the peer. A peer that
-// stands still answers nowhere, and nothing is done. A rail that is down is tried again, later each
-// time it fails soon after it came back. Of the rails that work the first is used: the lane's own.
+// A rail that fails with an error is down at once. A rail that is only silent is compared with
+// others: when no message on it has been acknowledged for some time, the peer is pinged over the
+// other rails. If it answers there and still not here, the rail is down. A peer that stands still
+// answers nowhere, and nothing is done. A rail that is down is tried again, after a longer time
+// each time that it fails soon after its return. The first working rail is used, beginning with the
+// lane's own.
 //
 // Pure: time comes in as an argument. The lane's thread.
 #pragma once

@@ -1,10 +1,10 @@
 // The wires at the other ends, as a RailWire knows them: how each is reached over each rail, which
-// of these work, and the messages of key 0 that find out.
+// of these work, and the messages of key 0 that test it.
 //
 // Those are pings, pongs and acknowledgements. One of each kind is under way for a peer and rail
 // (an acknowledgement: for a link) at a time, whatever the other end asks for.
 //
-// Part of RailWire, on its thread. What is noted while rails call is acted on by RailWire at the
+// Part of RailWire, on its thread. Calls of rails are only recorded; RailWire handles them at the
 // end of its Progress.
 #pragma once
 

@@ -1,22 +1,23 @@
-// A wire over several rails: what a rail loses is sent again over another one.
+// A wire over several rails: messages that one rail loses are sent again over another.
 //
 // Each rail is a wire of its own, and the first is the one in use; the others stand by. Messages of
-// a link are numbered, and kept until the other end has acknowledged that they are there: a Send
-// ends then, or, of a short message, which is copied, when it has left. When a rail to a peer fails
-// or falls silent (rail_health.h), what was not acknowledged is sent again over the next rail, and
-// the receiver drops what it has already. Below the schedule of collectives nothing is lost, so no
-// sum is made twice and no node has to agree with another. Each end chooses for what it sends.
+// a link are numbered, and kept until the other end has acknowledged that they have arrived. A Send
+// ends then; that of a short message, which is copied, ends when it has left. When a rail to a peer
+// fails or falls silent (rail_health.h), unacknowledged messages are sent again over the next rail,
+// and the receiver drops those that it already has. Collectives see no loss, so no sum is made
+// twice and nodes need no agreement. Each end chooses the rail of its own messages.
 //
-// Acknowledgements go with messages the other way, or by themselves where there is none: at once
-// where the other end waits for them, within 20 ms else. They, and the pings that ask a peer over a
-// rail that it has not used of late, are messages of key 0 on links of their own, which all groups
-// share. Whatever they say is checked, and can do no more than a message of that group can: who
-// knows a group's key is a member of it.
+// Acknowledgements travel with messages in the other direction, or by themselves if there are none:
+// at once if the other end waits for them, otherwise within 20 ms. They, and the pings over rails
+// that were not used lately, are messages of key 0 on links of their own, which all groups share.
+// Their content is checked, and can do no more than a message of that group can: whoever knows a
+// group's key counts as its member.
 //
-// A link that is closed with everything sent goes on acknowledging for a while, since the other end
-// may not have heard of it. Its short messages that were not acknowledged are still sent again.
+// A link that is closed with everything sent continues to acknowledge for a while, since the other
+// end may not have received the acknowledgements. Its short messages that were not acknowledged are
+// still sent again.
 //
-// Carries messages that go at once on each rail (Wire::IsEager), and no larger ones.
+// Carries only messages that are eager on each rail (Wire::IsEager).
 //
 // One thread, which is that of all its rails.
 #pragma once

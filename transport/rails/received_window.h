@@ -1,4 +1,4 @@
-// Which of a link's numbered messages have come: each counts once, whichever rail it came by.
+// Which of a link's numbered messages have arrived: each counts once, whichever rail it came over.
 #pragma once
 
 #include <bitset>

@@ -1,6 +1,6 @@
-// The threads that help the lane's thread with large transfers. Asleep, without any wakeup, while
-// there is nothing to do; between two transfers that follow each other they only look up for a
-// moment, because falling asleep and waking takes as long as a good part of a block.
+// The threads that help the lane's thread with large transfers. They sleep, without any wakeup,
+// while there is nothing to do. Between two transfers that follow each other they poll for a
+// moment, because falling asleep and waking up takes as long as a large part of a block.
 #pragma once
 
 #include <atomic>

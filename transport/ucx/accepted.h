@@ -1,5 +1,6 @@
-// What UCX does not set on its TCP sockets: keepalive on those it accepts (it turns it on only for
-// those that it makes itself), and how much the kernel takes of what cannot leave yet.
+// Options that UCX does not set on its TCP sockets: keepalive on those it accepts (it turns it on
+// only for those that it makes itself), and a limit of the bytes that the kernel accepts before
+// they can leave.
 #pragma once
 
 #include <cstdint>

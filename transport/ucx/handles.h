@@ -1,4 +1,4 @@
-// UCX's things, each with one owner, and its statuses as our errors.
+// Handles of UCX objects, each with one owner, and UCX's statuses as our errors.
 #pragma once
 
 #include <ucp/api/ucp.h>

@@ -1,5 +1,5 @@
-// Which wires UCX really uses, and whether there are better ones: a lane that is slow without a
-// word is a lane nobody repairs.
+// The transports and devices that UCX really uses, and whether there are better ones: a lane must
+// not be slow without a warning.
 #pragma once
 
 #include <ucp/api/ucp.h>

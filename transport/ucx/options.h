@@ -1,4 +1,4 @@
-// What can be chosen about a UCX wire, and how it becomes UCX's configuration.
+// The options of a UCX wire, and their translation to UCX's configuration.
 #pragma once
 
 #include <cstddef>

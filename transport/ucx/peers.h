@@ -1,7 +1,7 @@
 // The wires that this one exchanges messages with, and UCX's endpoint towards each.
 //
-// Part of UcxWire, on its thread. UCX reports a failed peer from inside its own calls: that is
-// noted, and acted on by whoever drains the failures.
+// Part of UcxWire, on its thread. UCX reports a failed peer from inside its own calls: that is only
+// recorded, and handled when UcxWire drains the failures.
 #pragma once
 
 #include <ucp/api/ucp.h>

@@ -1,20 +1,20 @@
 // Messages between nodes over UCX: TCP, InfiniBand, whatever it finds.
 //
-// One UCX context, one engine (ucp_worker), and one endpoint towards each other wire, which all
-// links to that wire share. A link is ours alone: closing it ends what is open on it and does not
-// touch the endpoint, which lives until the other wire is lost or this one ends. UCX offers to
-// close an endpoint by force, but its TCP, in 1.13, then loses its place in a half-sent message, or
-// reads memory that it has freed; and endpoints of their own for links would be paired by UCX in
-// the order of the connects, so that one job's close would end another's link.
+// It has one UCX context, one engine (ucp_worker), and one endpoint towards each other wire, which
+// all links to that wire share. Links are unknown to UCX: closing one ends the requests that are
+// open on it and does not touch the endpoint, which lives until the other wire is lost or this one
+// ends. UCX offers to close an endpoint by force, but its TCP, in 1.13, then loses its place in a
+// half-sent message, or reads memory that it has freed; and endpoints of their own for links would
+// be paired by UCX in the order of the connects, so that one job's close would end another's link.
 //
-// A message is an active message: a header of ours, then the bytes, at once when they are few, else
-// announced first (rendezvous) and sent once the receiver has chosen the memory. Over TCP the bytes
-// go between that memory and UCX's socket buffer by this wire's own code (PackPiece, UnpackPiece),
-// so sends and receives can be given up at any time: their memory is left alone from then on. A
-// word behind the bytes tells the receiver whether the sender went through with it. Over RDMA they
-// go without a copy, and what is given up ends when the device is done with it.
+// A message is an active message: a header of ours, then the bytes: at once if they are few
+// (eager), else announced first and sent once the receiver has chosen the memory (rendezvous). Over
+// TCP this wire's own code copies the bytes between that memory and UCX's socket buffer (PackPiece,
+// UnpackPiece), so sends and receives can be cancelled at any time: their memory is not touched
+// from then on. A word after the bytes tells the receiver whether the message is complete. Over
+// RDMA the bytes go without a copy, and a cancelled request ends when the device is done with it.
 //
-// One thread. UCX calls back from inside its calls; what it says is queued and reported by
+// One thread. UCX calls back from inside its calls; these events are queued and reported by
 // Progress.
 #pragma once
 
