@@ -7,9 +7,9 @@ Under torchrun, with the service running and its library built:
     torchrun --nproc_per_node 2 --max_restarts 3 --redirects 1 --tee 1 \\
         client/examples/elastic.py --snapshot /tmp/snapshot.pt --die-at 25
 
-(--redirects and --tee are needed by torch 1.13 under Python 3.11 only.) The other ranks hear within a
-millisecond or so who died, end with that error, and torchrun begins its next attempt. Parameters at the
-end are those of a run that nobody disturbed, to the bit, because each step's samples follow from its
+(--redirects and --tee are needed by torch 1.13 under Python 3.11 only.) The other ranks learn within
+about a millisecond which rank died, end with that error, and torchrun begins its next attempt. Parameters at the
+end are those of an undisturbed run, to the bit, because each step's samples follow from its
 number. Gradients move by a plan, or with --ddp through DDP and the backend "headrace".
 """
 

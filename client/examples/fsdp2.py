@@ -1,4 +1,4 @@
-"""torch's fully_shard() (FSDP2) over Headrace, on CPUs: one word, and one line more where it should hide more.
+"""torch's fully_shard() (FSDP2) over Headrace, on CPUs: one word, and one more line to hide communication.
 
 Under a service, with torch 2.9 or later:
 

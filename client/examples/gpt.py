@@ -20,7 +20,7 @@ and with --ddp gloo the same losses, then
     DDP, gloo: 2 ranks, 1.84 million parameters, an iteration 665.4 ms, of which 41.7 ms waiting, loss 3.3934
 
 On one node there is little to hide; a link between nodes is what the plan is for. With HEADRACE_SHRINK=1 it
-goes on when ranks die, and when others come by HEADRACE_ROLE.
+goes on when ranks die, and others may join with HEADRACE_ROLE.
 """
 
 from __future__ import annotations

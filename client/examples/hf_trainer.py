@@ -5,7 +5,7 @@ Under a service, with torch, transformers and accelerate, on CPUs:
     headrace run -- torchrun --nproc_per_node 2 client/examples/hf_trainer.py
     torchrun --nproc_per_node 2 client/examples/hf_trainer.py --backend gloo        # to compare
 
-Trains a small GPT-2 of chance on made-up tokens (nothing is downloaded), and prints the backend, the
+Trains a small GPT-2 with random weights on made-up tokens (nothing is downloaded), and prints the backend, the
 last loss and a digest of the parameters, which is the same for both.
 """
 

@@ -12,7 +12,7 @@ The program forks four ranks. Rank 0 prints
     registered tensor  [1.5 1.5 1.5 1.5], copied 0 bytes
     200 in flight      all right, waited 3.1 ms
 
-and the program ends with 0 when every rank got what it should.
+and the program exits with 0 if every rank got the right results.
 """
 
 import os

@@ -38,16 +38,16 @@ class Dispatch final : public Actor {
 
   // Before the first work: the lanes, whose actors report back to inbox().
   void ConnectLanes(std::vector<LanePort> lanes);
-  // From now on what waits longer than that is reported.
+  // From now on operations and blocks that wait longer than that are reported.
   void ReportLate(TimeNs after_ns);
-  // From now on jobs whose phases collide on a lane are shifted against each other.
+  // From now on jobs that collide on a lane are shifted against each other.
   void Interleave();
 
   // Operations and gradients that one uid may have open; 0: any number.
   void LimitPosts(std::uint64_t per_uid);
   // What codecs cost on this machine.
   void SetCodecCosts(std::vector<CodecCost> costs);
-  // For jobs whose ranks are all here; see JobNodes::verify.
+  // For jobs with all ranks on this node; see JobNodes::verify.
   void Verify(std::uint32_t every);
 
   std::string_view name() const override { return "dispatch"; }
@@ -67,15 +67,15 @@ class Dispatch final : public Actor {
   };
 
   bool Turn(TimeNs now);
-  // The service stood still: what is open gets the time back.
+  // The service stood still: deadlines of open work are moved by that time.
   void Postpone(TimeNs lost_ns, TimeNs now);
-  // Sends what others had no room for. Returns whether anything was sent.
+  // Sends messages that did not fit into others' inboxes. Returns whether anything was sent.
   bool Flush(TimeNs now);
   void ReportDrops(std::uint64_t drops, TimeNs now);
   bool HandleInbox(TimeNs now);
   bool ReadRings(TimeNs now);
   bool ReadRing(std::size_t index, TimeNs now);
-  // Reads what a rank posted before it said that it leaves: the message overtakes the records.
+  // Reads the records that a rank posted before its message that it leaves, which overtakes them.
   void ReadRest(SessionId id, TimeNs now);
   // Reads one record, which is there. A corrupt ring closes its session.
   void ReadRecord(const Reading& reading, TimeNs now);

@@ -36,13 +36,13 @@ class Blocks {
     lanes_.AddJob(job, now);
   }
   void RemoveJob(Job& job);
-  // InForce::share is in force from now on. A lane between nodes is sent it, once the job's links
-  // are open.
+  // Applies InForce::share from now on. It is sent to lanes between nodes, once the job's links are
+  // open.
   void SetShare(Job& job, TimeNs now);
 
   // The operation, or block of the job's plan, is ready: its blocks follow those of earlier ones.
   void Begin(Job& job, Operation& operation, TimeNs now);
-  // The send may go on, to more of its blocks than before.
+  // Allows the send to make more of its blocks than before.
   void Extend(Job& job, Operation& operation, std::uint64_t blocks_allowed, TimeNs now);
   bool HasRoom(const Job& job) const { return job.has_free_blocks(); }
   // How many blocks of the job's plan may be on one lane from now on.
@@ -53,7 +53,7 @@ class Blocks {
   // Memory that the job's blocks lacked has been made.
   void AddScratch(Job& job, struct ScratchMade made, TimeNs now);
 
-  // A lane reports the end of a stage. The answer names its operation, and what went wrong.
+  // Handles the end of a stage that a lane reports. Returns its operation, and what went wrong.
   struct Ended {
     Operation& operation;
     std::optional<Failure> failure;
@@ -61,8 +61,8 @@ class Blocks {
   };
   Ended StageEnded(Job& job, const transport::Completion& completion, TimeNs now);
 
-  // The operation has failed: takes what waits of it out of the queue and cancels what moves. It
-  // has moved() when no lane has anything of it any more.
+  // The operation has failed: removes its waiting stages from the queue and cancels those on lanes.
+  // It has moved() when no lane has a stage of it any more.
   void Abandon(Job& job, Operation& operation, TimeNs now);
 
   // A receive of another node's send is on its lane; it may have ended meanwhile.
@@ -70,14 +70,14 @@ class Blocks {
 
   // Hands waiting stages to lanes that have credit.
   void Schedule(Jobs& jobs, TimeNs now);
-  // When a stage may go that only a job's limit holds back; kNever when there is none.
+  // When a stage that only a job's limit holds back may go; kNever if there is none.
   TimeNs next_time() const { return next_time_; }
 
  private:
   void Free(Job& job, Block& block);
   void AskForScratch(Job& job, schedule::TrafficClass traffic_class);
 
-  // Into blocks of what size the operation is cut; 0: it is one.
+  // The size of the operation's blocks; 0: it is one block.
   std::uint64_t BlockBytes(const Job& job, const Operation& operation, TimeNs now) const;
   void MakeMore(Job& job, const Operation& operation);
   // Makes blocks of ready operations while there is room for them.
@@ -94,7 +94,7 @@ class Blocks {
   void Enter(Job& job, Operation& operation, Block& block, BlockStage stage, TimeNs now);
   void Cross(Job& job, schedule::TrafficClass traffic_class, TimeNs now);
   void HoldBack(Job& job, Operation& operation, const Block& block, TimeNs now);
-  // Gives the block its place among those that go to other nodes.
+  // Gives the block its place in the order of those that go to other nodes.
   void Place(Job& job, Block& block);
   // Queues a stage that goes over several lanes, each of which has a share of it.
   void PushShares(Job& job, Operation& operation, Block& block, TimeNs now);

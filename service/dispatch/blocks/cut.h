@@ -39,9 +39,9 @@ std::uint64_t PartNumbersCount(std::span<const ipc::PartRow> parts, DType dtype,
                                std::uint64_t block_bytes);
 
 // The first stage at or after `stage` that a block needs on a node with `local_ranks_count` ranks;
-// whether it is verified is not for the route to say, and kVerify never the answer.
-// GPUs' memory reaches other nodes by way of scratch, so that it has stages which the host's memory
-// can do without; `root_is_here`: the rank whose part or data the block is, is of this node.
+// never kVerify, which does not depend on the route. GPUs' memory reaches other nodes through
+// scratch, so it has stages that host memory does not need. `root_is_here`: the rank whose part or
+// data the block is, is on this node.
 BlockStage NextStage(const OperationSpec& spec, const JobNodes* nodes,
                      std::size_t local_ranks_count, BlockStage stage, bool root_is_here = false);
 
@@ -58,12 +58,12 @@ std::uint32_t ShareOut(const Range& range, std::uint64_t element_size,
                        const std::vector<transport::CostLine>& costs,
                        std::array<Range, kRailsMax>& shares);
 
-// Whether GPUs' memory of that shape goes to other nodes from where it is, and not through the
-// host's. Servers have no GPUs, and what has no elements is only a meeting.
+// Whether GPUs' memory of that shape goes to other nodes directly, and not through the host's.
+// Servers have no GPUs, and operations without elements move no memory.
 bool CrossesFromGpus(const OperationSpec& spec, const JobNodes& nodes);
 
-// The shares of `range` on each of that many NCCL lanes, equal ones but that small ones are one
-// lane's alone. The first share is that of lane `first`; returns how many lanes there are.
+// The shares of `range` on each of that many NCCL lanes: equal ones, except that a small range goes
+// to one lane alone. The first share is that of lane `first`; returns how many lanes there are.
 inline constexpr std::uint64_t kGpuShareBytesMin = std::uint64_t{64} << 10;
 std::uint32_t ShareEvenly(const Range& range, std::uint64_t element_size, std::uint32_t lanes_count,
                           std::uint64_t first, std::array<Range, kRailsMax>& shares);

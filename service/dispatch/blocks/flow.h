@@ -41,7 +41,7 @@
 
 namespace headrace::service {
 
-// Only so many operations that time out in a second say who waits for whom.
+// The number of operations that time out in a second and name the ranks that wait for each other.
 inline constexpr int kChainsMax = 4;
 
 class Flow {
@@ -52,7 +52,7 @@ class Flow {
   void AddJob(Job& job, TimeNs now);
   void RemoveJob(Job& job, TimeNs now);
 
-  // The parts below it, for those above.
+  // The flow's parts, for the code above it.
   Lanes& lanes() { return lanes_; }
   WaitReasons& wait_reasons() { return wait_reasons_; }
   Blocks& blocks() { return blocks_; }
@@ -61,24 +61,25 @@ class Flow {
   SettingChanges& settings() { return settings_; }
   Plans& plans() { return plans_; }
 
-  // For jobs whose ranks are all here: every so many iterations and operations, what the ranks
-  // get is compared; 0: never. For other jobs their leader decides.
+  // For jobs with all ranks on this node: results are compared every so many iterations and
+  // operations; 0: never. For other jobs their leader decides.
   void Verify(std::uint32_t every) { verify_ = every; }
 
   void SetLayout(Job& job, Session& session, const struct SetLayout& message, TimeNs now);
   void AcceptSwitch(Job& job, const PlanSwitch& message, TimeNs now);
-  // Memory for what goes to other nodes was pinned, or could not be.
+  // Scratch memory for transfers to other nodes was pinned, or could not be.
   void ScratchMade(Job& job, struct ScratchMade message, TimeNs now);
   // The job's nodes have met: operations that only waited for that are ready.
   void Form(Job& job, JobNodes nodes, TimeNs now);
-  // What a lane sends to another node of the job takes another rail: people read of it, and the
-  // lane's costs are learned anew. Null: the job is gone.
+  // The lane's messages to another node of the job have moved to another rail: that is reported,
+  // and the lane's costs are learned anew. Null: the job is gone.
   void OnMoved(Job* job, const LaneMoved& message);
 
   // ---- ready ----
-  // Begins the operation and those that were ready and waited for it, or shows whom it waits for.
+  // Begins the operation and those that were ready and waited for it, or shows which rank it waits
+  // for.
   void Begin(Job& job, Operation& operation, TimeNs now);
-  // What was held back for the whole job begins, if it can.
+  // Begins the operations and blocks that were held back for the whole job, if they can begin.
   void BeginHeldBack(Job& job, TimeNs now);
 
   // ---- stages ----
@@ -91,24 +92,24 @@ class Flow {
   void CompleteRecord(Job& job, std::uint32_t rank, std::uint64_t record, const Failure* failure,
                       std::uint8_t source = 0);
   // Every work item ends here: the ranks that posted it get their completions, it is counted and
-  // recorded, and its place is given back.
+  // recorded, and its place is freed.
   void End(Job& job, Operation& operation, TimeNs now);
 
-  // What went wrong with the work item ends it, or, of a plan's block, all gradients; or, where
-  // other nodes take part in it, the job.
+  // Fails the work item; if it is a plan's block, all gradients; and if other nodes take part in
+  // it, the job.
   void FailOperation(Job& job, Operation& operation, Failure failure, TimeNs now);
-  // Ends it and nothing else, on the ranks of this node.
+  // Fails the operation and nothing else, on the ranks of this node.
   void FailOperationHere(Job& job, Operation& operation, Failure failure, TimeNs now);
   // As FailOperation, for all gradients of a job: they cannot go on.
   void FailGradients(Job& job, const Failure& failure, TimeNs now);
-  // Every gradient that is open, and every later one, on this node. Their ranks get completions as
+  // Fails every open gradient, and every later one, on this node. Their ranks get completions as
   // soon as no lane writes to them any more. The first cause stays.
   void FailGradientsHere(Job& job, const Failure& failure, TimeNs now);
   // The job cannot go on: ends everything that is open and refuses what comes. The first cause
   // stays. A failure that was found here is sent to peers, which send it to the other nodes.
   enum class Found : std::uint8_t { kHere, kElsewhere };
   void FailJob(Job& job, Failure failure, Found found, TimeNs now);
-  // Nothing comes from other nodes any more; unless the job has failed by then, this soon fails it.
+  // The links to other nodes have failed. If no better cause fails the job soon, this one does.
   void LinksFailed(Job& job, Failure failure, TimeNs now);
   // Ends the sends and receives that cannot end well without a post of a rank that has left.
   void FailPairsOf(Job& job, std::uint32_t rank, const Failure& failure, TimeNs now);
@@ -118,7 +119,7 @@ class Flow {
                           TimeNs now);
   // Takes the work item from its lanes and ends it, without an event: more of them may follow.
   void Withdraw(Job& job, Operation& operation, const Failure& failure, TimeNs now);
-  // What is open and comes after the drain's limits ends alone.
+  // Ends open work beyond the drain's limits, and nothing else.
   void RefuseBeyond(Job& job, const DrainState& drain, const Failure& failure, TimeNs now);
   // A rank has left after operation `last` and iteration `last_iteration`: later ones cannot be
   // carried out.
@@ -130,17 +131,17 @@ class Flow {
   // ---- deadlines ----
   // Something is open until then.
   void AddDeadline(TimeNs deadline_ns) { next_deadline_ = std::min(next_deadline_, deadline_ns); }
-  // Ends what is past its deadline, and lets go what was held until now; afterwards next_deadline()
-  // is exact.
+  // Ends work that is past its deadline, and releases jobs that were held until now; afterwards
+  // next_deadline() is exact.
   void Expire(Jobs& jobs, TimeNs now);
-  // Not later than the earliest deadline of what is open, the end of a hold, or when a job's limit
-  // lets a stage go; kNever when there is none.
+  // Not later than the earliest deadline of open work, the end of a hold, or the time when a job's
+  // limit allows a stage; kNever if there is none.
   TimeNs next_deadline() const {
     return std::min({next_deadline_, plans_.next_release(), blocks_.next_time()});
   }
-  // Deadlines of everything open move by that much.
+  // Moves the deadlines of all open work by that much.
   void Postpone(Jobs& jobs, TimeNs by_ns);
-  // The job's deadlines, which stood still for that long, go on.
+  // Resumes the job's deadlines, which stood still for that long.
   void ResumeDeadlines(Job& job, TimeNs frozen_ns, TimeNs now);
 
   static JobId JobOf(std::uint64_t token) { return StageToken::Unpack(token).job; }
@@ -154,7 +155,7 @@ class Flow {
              !job.WaitsForIteration(operation.spec);
     }
     const Pair& pair = job.pairs().at(operation.spec.sequence);
-    // What may go has begun where it is received.
+    // The send's blocks that may go have begun on the receiver's node.
     return pair.MayBegin() && (pair.away == Away::kGoes || !job.steering.paused());
   }
   void MakeReady(Job& job, Operation& operation, TimeNs now);
@@ -162,7 +163,7 @@ class Flow {
   bool ReceiveData(Job& job, Operation& operation, TimeNs now);
   // Whether the operation cannot end well without a post of that rank.
   static bool NeedsPostOf(const Job& job, const Operation& operation, std::uint32_t rank);
-  // The pair has ended; it stays as a tombstone if its other side has something to learn from it.
+  // The pair has ended; it stays as a tombstone if its other side must learn the cause.
   static void ClosePair(Job& job, Pair& pair);
   // Writes the completions of the ranks that have posted the operation.
   void CompleteOperation(Job& job, Operation& operation);

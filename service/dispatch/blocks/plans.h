@@ -36,7 +36,7 @@ class Plans {
         peers_(peers),
         rpc_(rpc) {}
 
-  // A rank has handed in its layout. The job's ranks have been compared by whoever offers a plan.
+  // A rank has handed in its layout. The leader compares the layouts before it offers a plan.
   [[nodiscard]] std::optional<Failure> SetLayout(Job& job, Session& session,
                                                  const struct SetLayout& message);
   void Offer(Job& job, const PlanOffer& message, TimeNs now);
@@ -46,16 +46,16 @@ class Plans {
 
   // Begins the blocks that can begin, and switches to the next plan where it is due.
   void Advance(Job& job, TimeNs now);
-  // What a lane sends for the job takes another rail: when some iterations have shown what that
-  // costs, the leader is to make the plan anew.
+  // The lane's messages for the job have moved to another rail. When some iterations have shown the
+  // new costs, the leader makes the plan anew.
   void OnMoved(Job& job, std::uint8_t lane);
   // Every block of the iteration has ended.
   void EndIteration(Job& job, std::uint64_t iteration);
 
-  // Keeps the first block of the next iteration from beginning; see Hold. One of no length lets it
-  // go.
+  // Keeps the first block of the next iteration from beginning; see Hold. A hold of no length
+  // releases it.
   void SetHold(Job& job, const Hold& hold, TimeNs now);
-  // Lets go what was held until now. Not later than next_release() there is something to let go.
+  // Releases jobs that were held until now. To be called at next_release().
   void Release(const Jobs& jobs, TimeNs now);
   TimeNs next_release() const { return next_release_; }
 
@@ -64,12 +64,12 @@ class Plans {
 
  private:
   void OnSwitched(Job& job);
-  // How many iterations the leader gets a report of, now that this one has ended; 0: none.
+  // The number of iterations that are reported to the leader now that this one has ended; 0: none.
   static std::uint64_t ReportDue(Job& job, std::uint64_t iteration);
-  // Finds memory for what encodings leave out: where a rank has kept it, for the first plan of all,
-  // since its sums get that back; else for the first plan that encodes.
+  // Finds memory for residuals. If a rank has kept residuals, with the first plan, since its sums
+  // get them back; otherwise with the first plan that encodes.
   std::optional<Failure> MakeResiduals(Job& job, const plan::Plan& plan);
-  // Whether the head may not begin whatever its gradients say.
+  // Whether the head must not begin even if its gradients are ready.
   bool IsHeldBack(Job& job, TimeNs now);
   void Begin(Job& job, Operation& operation, TimeNs now);
 

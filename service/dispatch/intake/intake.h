@@ -34,24 +34,24 @@ class Intake {
   // A record that was read from the ring of `rank`.
   void Post(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now);
 
-  // Looks at the ready words that records await; what they say is ready counts as posted now.
+  // Reads the ready words that records await; posts whose word is there count as posted now.
   // Returns whether there was any.
   bool CheckReadyWords(Jobs& jobs, TimeNs now);
-  // When to look at them again: no GPU wakes anybody. kNever while none is awaited.
+  // When to read them again, because no GPU can wake a thread. kNever while none is awaited.
   TimeNs next_look_at_words() const { return awaited_ == 0 ? kNever : looked_ns_ + kWordsEvery; }
 
  private:
-  // While anything is awaited and nothing else happens. The turns in between look as well.
+  // The interval while a word is awaited and nothing else happens. Other turns read them as well.
   static constexpr TimeNs kWordsEvery = 30 * kMicrosecond;
 
   void PostOperation(Job& job, std::uint32_t rank, const ipc::Record& record, TimeNs now);
-  // Keeps the parts table of the record at hand; why it cannot be carried out.
+  // Keeps the parts table of the current record; returns the failure if it cannot be carried out.
   std::optional<Failure> KeepParts(Job& job, const Operation& operation, std::uint32_t rank,
                                    const OperationSpec& spec);
-  // The operation in a free slot; or nothing, when it was refused before it began.
+  // Opens the operation in a free slot; returns false if it was refused.
   bool Open(Job& job, Operation& operation, std::uint32_t rank, const ipc::Record& record,
             TimeNs now);
-  // What the rank learns whose slot is still in use by an operation a whole ring before.
+  // The failure of a post whose slot is still in use by the operation kOperationsMax before it.
   static Failure TooFarAhead(Job& job, const Operation& earlier);
   void Join(Job& job, Operation& operation, std::uint32_t rank, const OperationSpec& spec,
             const ipc::Record& record, TimeNs now);

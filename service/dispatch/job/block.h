@@ -21,8 +21,8 @@ inline constexpr std::size_t kRailsMax = 8;      // lanes between nodes
 // Blocks of one operation: 16 bits of a block's position say which one it is.
 inline constexpr std::uint64_t kBlocksPerOperationMax = std::uint64_t{1} << 16;
 
-// Bits of a block's sequence that say whose number it is: operations, blocks of the plan and pairs
-// (a send with its receive) are numbered each on their own.
+// Bits of a block's sequence that say what it numbers: operations, blocks of the plan and pairs (a
+// send with its receive) have separate numbers.
 inline constexpr std::uint64_t kPlannedSequence = std::uint64_t{1} << 47;
 inline constexpr std::uint64_t kPairedSequence = std::uint64_t{1} << 46;
 
@@ -32,8 +32,8 @@ constexpr schedule::TrafficClass TrafficClassOf(std::uint64_t sequence) {
                                            : schedule::TrafficClass::kPosted;
 }
 
-// A pair's sequence is its number, which comes round after a billion, and its place among the
-// job's pairs.
+// A pair's sequence is its number, which wraps after a billion, and its place among the job's
+// pairs.
 inline constexpr unsigned kPairPlaceBits = 16;
 inline constexpr std::uint64_t kPairNumberMax = (std::uint64_t{1} << 30) - 1;
 
@@ -47,7 +47,7 @@ constexpr std::uint64_t PairNumber(std::uint64_t sequence) {
   return sequence >> kPairPlaceBits & kPairNumberMax;
 }
 
-// What happens to a block, in this order; a route leaves out what it does not need.
+// The stages of a block, in this order; a route leaves out those that it does not need.
 enum class BlockStage : std::uint8_t {
   kInNode = 0,        // the node's ranks are summed; the whole collective when all ranks are here
   kBetweenNodes = 1,  // one message stream per node, however many ranks it has
@@ -71,7 +71,7 @@ struct BlockPart {
   TimeNs begin_ns = 0;  // when the lane got it
 };
 
-// Whether a block is on its way to the lanes between nodes, or waits for those before it.
+// Whether a block is on its way to the lanes between nodes, or waits for earlier blocks.
 enum class Crossing : std::uint8_t { kNone, kComes, kWaits };
 
 struct Block {

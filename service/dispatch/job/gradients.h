@@ -60,15 +60,15 @@ class Gradients {
   std::uint64_t IterationsOf(std::uint32_t rank) const;
 
   // ---- plans ----
-  // Takes the plan to come; the answer is the last iteration of which a block has begun. From that
-  // one + `slack` on none will begin until SwitchIfDue.
+  // Keeps the offered plan; returns the last iteration of which a block has begun. No block of that
+  // iteration + `slack` or a later one begins before the switch.
   std::uint64_t Offer(std::shared_ptr<const WirePlan> plan, std::uint64_t slack);
   // All nodes have agreed on the iteration. False when no plan of that version was offered, or the
   // iteration has begun. `iterations_before`: see below.
   bool AcceptSwitch(std::uint32_t version, std::uint64_t from_iteration,
                     std::uint64_t iterations_before);
-  // At the first block of the iteration that was agreed on: the offered plan is in force from now
-  // on. Returns whether that is so now and was not before.
+  // Puts the offered plan in force if the next block is the first of the agreed iteration. Returns
+  // whether it did.
   bool SwitchIfDue();
   const WirePlan* plan() const { return plan_.get(); }
   const WirePlan* offered() const { return offered_.get(); }
@@ -86,16 +86,18 @@ class Gradients {
   }
   std::uint64_t head_iteration() const { return iteration_; }
   std::uint32_t head_index() const { return next_; }
-  // The lowest gradient of the head that not all of `ranks` have ready; nothing when it can begin.
+  // The first gradient of the head that is not ready on all of `ranks`; nothing if the head can
+  // begin.
   std::optional<std::uint32_t> Missing(RankMask ranks);
-  // Whether blocks wait for that rank: none is under way, and it has not all of the head ready.
+  // Whether blocks wait for that rank: none is under way, and not all of its gradients in the head
+  // are ready.
   bool WaitsFor(std::uint32_t rank) const;
   // Whether the head is an all-gather, which waits for the reduce-scatters before it.
   bool AwaitsScatters() const {
     const WireBlock* const head = Head();
     return head != nullptr && head->kind == Collective::kAllGather && scatters_open_ > 0;
   }
-  // The operation that carries the head out; null while too many are open.
+  // Makes the operation that moves the head; null while too many are open.
   Operation* Begin();
   Operation& operation(std::uint64_t sequence) { return operations_[sequence % kPlannedOpenMax]; }
   std::array<Operation, kPlannedOpenMax>& operations() { return operations_; }
@@ -108,11 +110,12 @@ class Gradients {
     bool iteration = false;
   };
   Ended End(const Operation& operation);
-  // Gives the operation's place back, however it ended.
+  // Frees the operation's place, however it ended.
   void Free(Operation& operation);
   // Forgets the gradient's posts: its ranks have their completions.
   void Close(std::uint32_t tensor);
-  // The same of a gradient whose iteration no block carries: it has not ended.
+  // The same for a gradient of an iteration that no block moves: that iteration does not count as
+  // ended.
   void Refuse(std::uint32_t tensor);
 
   // ---- as people steer ----

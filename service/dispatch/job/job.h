@@ -58,7 +58,7 @@ struct AwaitedPost {
   ipc::Record record;
   std::uint64_t sequence = 0;  // of its operation or pair; 0: it is a gradient
 };
-// What an honest client's rank has posted at most: operations that have slots of their own, and
+// The most that a rank of a correct client has posted: operations that have slots of their own, and
 // gradients.
 inline constexpr std::size_t kAwaitedUsual = kOperationsMax + kLayoutTensorsMax;
 
@@ -147,18 +147,18 @@ class Job {
   bool formed() const { return formed_; }
   // Whether all of its ranks have come, on all of its nodes; some may have left since.
   bool HasMet() const;
-  // kCorrupt, and the job as it was, when `nodes` is none (CheckNodes), does not have the ranks
-  // that are attached here, or the job has begun.
+  // kCorrupt, and the job unchanged, if `nodes` is invalid (CheckNodes) or does not have the ranks
+  // that are attached here, or if the job has begun.
   Status Form(JobNodes nodes);
   // The nodes among which blocks travel; null while that is not known and when all ranks are here.
   const JobNodes* nodes() const { return nodes_ ? &*nodes_ : nullptr; }
   TimeNs opened_ns() const { return opened_ns_; }
   std::uint32_t owner_uid() const { return owner_uid_; }
   std::uint32_t epoch() const { return epoch_; }
-  // One of its ranks was in more epochs before than those that came earlier.
+  // Raises the epoch: one of its ranks was in a later epoch than those that attached before it.
   void RaiseEpoch(std::uint32_t epoch);
-  // How often its ranks have come back after they had lost it: epochs of several nodes also grow by
-  // what else their leader leads, this does not.
+  // How often its ranks have come back after a loss. Epochs of jobs of several nodes also grow with
+  // other jobs of their leader; this number does not.
   std::uint32_t restarts() const { return restarts_; }
 
   void SetFailed(TimeNs now) {
@@ -168,7 +168,8 @@ class Job {
   }
   TimeNs failed_ns() const { return failed_ns_; }  // when that was said first; 0: it was not
 
-  // Something of it, or of its ranks, that people see has changed; and how often that was so.
+  // Records that something on the board about it or its ranks has changed; and how often that was
+  // so.
   void Changed() { ++changes_; }
   std::uint64_t changes() const { return changes_; }
 
@@ -202,8 +203,9 @@ class Job {
   const Operation& slot(std::uint64_t sequence) const {
     return const_cast<Job*>(this)->slot(sequence);  // which changes nothing
   }
-  // Whether one posted before it has not begun, as when a rank's GPU comes to the later one first.
-  // Between nodes their order is that of their numbers. All local ranks have posted this one.
+  // Whether an operation posted before it has not begun, as when a rank's GPU reaches the later one
+  // first. Between nodes operations begin in the order of their numbers. All local ranks have
+  // posted this one.
   bool WaitsForEarlier(const Operation& operation) const {
     const std::uint64_t before = operation.spec.sequence - 1;
     const Operation& earlier = operations_[before % kOperationsMax];
@@ -266,10 +268,10 @@ class Job {
   }
   // The lowest rank that has not posted it; one that is attached before one that is not.
   std::uint32_t FirstMissing(const Posts& posts) const;
-  // The lowest rank whose GPU has not come so far, if that is all that is waited for.
+  // The lowest rank whose GPU has not written its ready word, if nothing else is waited for.
   std::optional<std::uint32_t> FirstAwaited(const Posts& posts) const;
-  // Who is waited for: "rank 1 (pid 12) has not posted", or "the GPU of rank 1 (pid 12) has not
-  // come as far as". What it is follows.
+  // The missing rank: "rank 1 (pid 12) has not posted", or "the GPU of rank 1 (pid 12) has not come
+  // as far as". The caller appends the operation.
   std::string DescribeMissing(const Posts& posts) const;
 
   // A free block of the pool; null when all are in use. Its place goes into stage tokens. It is of
@@ -290,8 +292,8 @@ class Job {
   // In which the operation's sum crosses between nodes. The same on all nodes: the gradients of a
   // plan in the host's memory, as the plan says, where a block is worth it.
   Codec CodecOf(const Operation& operation) const;
-  // Whether what the operation leaves is compared: it is the same on every rank, its turn has come,
-  // and there is somebody to compare with. GPUs' memory is not.
+  // Whether the operation's results are compared: they are the same on every rank, its turn has
+  // come, and there are several ranks. GPU memory is not compared.
   bool Verifies(const Operation& operation) const;
   // "the result of rank 3 (pid 12) in block 2 of iteration 400 differs from that of rank 2 (pid
   // 11)"
@@ -335,8 +337,8 @@ class Job {
   // The name of the tensor the first post names; empty for one-off memory.
   std::string_view TensorName(const Operation& operation) const;
 
-  // When something that is posted now times out. Deadlines of a job that is to be paused stand
-  // still and go on when it does, all by the same time.
+  // The deadline of a post that is made now. Deadlines of a job that is to be paused stand still
+  // until it continues, and are then moved by the same time.
   TimeNs DeadlineOf(std::uint32_t timeout_ms, TimeNs now) const {
     const TimeNs frozen_ns = steering.frozen_since_ns;
     return (frozen_ns != 0 ? frozen_ns : now) + TimeNs{timeout_ms} * kMillisecond;
@@ -360,7 +362,7 @@ class Job {
   InForce in_force;
   SteeringState steering;
   SlowRanksState slow;
-  // What the ranks get is compared every so many iterations and operations; 0: never.
+  // Results are compared every so many iterations and operations; 0: never.
   std::uint32_t verify = 0;
   UidUse* use = nullptr;  // of its owner, while the flow knows the job
   Hold hold;              // set by Plans::SetHold

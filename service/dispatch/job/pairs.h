@@ -92,7 +92,7 @@ class Pairs {
   // A new pair, opened by that rank's post of that kind, which waits for its other side. Its
   // operation is gathering and has its number.
   Pair& Open(Collective kind, const PairSides& sides, std::uint32_t rank);
-  // Its other side has come: nobody finds it any more.
+  // Its other side has been posted: Find does not return it any more.
   void Match(Pair& pair, std::uint32_t source);
   // From now on it is known by the name that the send has on its node, which no other pair has.
   void Name(Pair& pair, std::uint32_t node, std::uint64_t send);
@@ -100,7 +100,7 @@ class Pairs {
   // The bytes of its message travel with its announcement from now on; not any more.
   void HoldData(Pair& pair, std::size_t size);
   void DropData(Pair& pair);
-  // It has ended, and gives its place back.
+  // It has ended; frees its place.
   void Free(Pair& pair);
 
   // The pair in the place that `sequence` names; it may be another one by now.

@@ -35,10 +35,9 @@ struct WirePlan {
 
 // Neighbours in memory become one run. A transfer sums elements of one type that cross in one
 // codec, so a block with several is a wire block for each, in the order of their first gradients. A
-// plan comes from another service: a block that it scatters over more runs than a transfer may have
-// is as many wire blocks as it takes. The plan covers the layout as MergeTimes
-// (cluster/planning_inputs.h) has it: where a gradient ends within the plan's last unit of it, so
-// does its piece.
+// plan may come from another service: a block with more runs than a transfer may have becomes
+// several wire blocks. The plan covers the layout as MergeTimes (cluster/planning_inputs.h) has it:
+// where a gradient ends within the plan's last unit of it, so does its piece.
 WirePlan MakeWirePlan(std::shared_ptr<const plan::Plan> plan, std::uint64_t hash,
                       const Layout& layout, std::size_t runs_max = transport::kRunsMax);
 
