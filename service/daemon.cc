@@ -2,10 +2,10 @@
 // resource a line; Daemon::Run gives the actors their threads:
 //   hr-data     dispatch, and the lane over shared memory unless it is dedicated (hr-lane0)
 //   hr-mapping  maps and unmaps clients' memory
-//   hr-watch    plans, board, events, the watchdog
+//   hr-watch    computes plans; writes the log and the board's events
 //   hr-gpu0, hr-ucx0, ...  one further lane each
 //   hr-peers, hr-http  event loops of other services and of HTTP clients, from Create on
-//   main        rpc, the event loop of local clients
+//   main        rpc, the event loop of local clients; signals, the watchdog
 #include "service/daemon.h"
 
 #include <fmt/format.h>

@@ -1,9 +1,9 @@
-// What one actor sends to one other: in order, and what finds no room in the other's inbox waits
-// here and is sent again with later turns. So a full inbox, which clients can bring about, delays
+// The messages of one actor to another, in order. A message that finds no room in the other's inbox
+// waits here and is sent again in later turns. So a full inbox, which clients can cause, delays
 // messages and ends nothing.
 //
-// The sending actor's thread only. Whoever sends what must arrive says what bounds how much of it
-// there can be; everything else is sent so that it may be dropped.
+// The sending actor's thread only. A sender of messages that must arrive documents what bounds
+// their number; all other messages are sent so that they may be dropped.
 #pragma once
 
 #include <cstddef>

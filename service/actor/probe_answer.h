@@ -1,4 +1,4 @@
-// What a way through the service and back has shown: see Probe (service/rpc).
+// The answer of a probe, a round trip through the service: see Probe (service/rpc).
 #pragma once
 
 #include <string>

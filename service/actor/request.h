@@ -1,4 +1,4 @@
-// What every actor understands: the number of a request, and the question whether it turns.
+// What every actor understands: the number of a request, and a ping that asks whether it runs.
 #pragma once
 
 #include <cstdint>

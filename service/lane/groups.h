@@ -1,5 +1,5 @@
-// The groups of a lane between nodes: opened, measured and closed as peers asks, which gets the
-// answers. The lane's thread.
+// The groups of a lane between nodes: opened, measured and closed at requests of peers, which gets
+// the answers. The lane's thread.
 #pragma once
 
 #include <cstdint>

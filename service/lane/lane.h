@@ -1,7 +1,7 @@
 // A lane: one transport, driven by one actor. Takes stages from its inbox, hands them to the
-// transport in order, keeps those the transport is too busy for, reports each end to dispatch.
-// A lane between nodes also opens, measures and closes the groups that peers asks for (groups.h).
-// It says whom a stage waits for, for how long something flowed, and whether it moves anything
+// transport in order, keeps those the transport is too busy for, reports each end to dispatch. A
+// lane between nodes also opens, measures and closes the groups that peers asks for (groups.h). It
+// reports which members a stage waits for, for how long bytes flowed, and whether the lane works
 // (lane_probe.h).
 //
 // Runs on dispatch's thread or on its own (config dedicated_lanes); the code is the same.

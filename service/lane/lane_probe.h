@@ -1,8 +1,8 @@
-// Whether a lane moves anything: what ProbeLane asks for.
+// Tests whether a lane works, as ProbeLane requests.
 //
 // Inside the node the answer comes after the transport has summed a few bytes of this class, beside
 // the stages and ahead of those that wait; between nodes after the transport has driven its wire
-// once. Nobody but the asker hears of it. The lane's thread; nothing is allocated but the texts of
+// once. Only the asker is notified. The lane's thread; nothing is allocated but the texts of
 // errors.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a lane is sent.
+// The messages to a lane.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
 // The network of one connection with bounds on what its other end can make the service hold and do:
 // calls that are not finished (each may carry descriptors), answers that are not read, messages
 // that are no calls, messages at all in one turn of the loop, and messages and their bytes in a
-// second. Whoever goes beyond the first three loses the connection; whoever is too fast waits.
+// second. A client that exceeds one of the first three bounds loses the connection; one that is too
+// fast waits.
 #pragma once
 
 #include <capnp/rpc-twoparty.h>

@@ -1,4 +1,4 @@
-// How the service opens a TCP port of its own.
+// Opens a TCP port of the service.
 #pragma once
 
 #include <kj/async-io.h>

@@ -1,5 +1,5 @@
-// A kj event loop on a thread of its own. The thread that starts it learns whether what it serves
-// could be built, and ends it by destroying this.
+// A kj event loop on a thread of its own. The thread that starts it learns whether its content
+// could be built, and ends it by destroying this object.
 #pragma once
 
 #include <kj/async-io.h>

@@ -1,5 +1,5 @@
-// How fast messages of one source are handled: a rate, with a burst. Whoever is faster waits for
-// its turn, in the order of asking, so that many connections of one source share its rate. Pure.
+// Limits how fast messages of one source are handled: a rate, with a burst. Messages beyond it wait
+// for their turn, in their order, so that many connections of one source share its rate. Pure.
 #pragma once
 
 #include <algorithm>

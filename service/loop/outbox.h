@@ -1,6 +1,6 @@
-// What an event loop has to send other actors and cannot take back: it goes out in order, and what
-// finds no room waits. How much can wait is bounded by the jobs and their ranks. The loop's thread
-// only.
+// Messages of an event loop to other actors that must not be lost: they are sent in order, and
+// those that find no room wait. The number of jobs and their ranks bounds how many can wait. The
+// loop's thread only.
 #pragma once
 
 #include <kj/async.h>

@@ -1,4 +1,4 @@
-// Texts that come from strangers and go to people, and refusals that go to strangers.
+// Untrusted texts that are shown to users, and refusals that are sent to untrusted clients.
 #pragma once
 
 #include <kj/exception.h>

@@ -1,15 +1,15 @@
-// The mapping actor: maps what clients hand over, unmaps what nobody uses any more, and makes
-// scratch. Nothing on the data path waits for it; registrations do.
+// The mapping actor: maps clients' memory, unmaps memory that is no longer used, and makes scratch
+// memory. Nothing on the data path waits for it; registrations do.
 //
 // It works in slices: a segment of the host is mapped and unmapped a few MiB at a time, and after
 // each slice the next uid has its turn, and of one uid the next segment. So a small registration is
 // done within about a slice of each uid and segment that is under way, however large those are.
-// What asks CUDA's driver is one slice, whatever that takes; it waits for its moment
-// (transport/memory/memory_gate.h), and the host's segments go on meanwhile.
+// Work that calls CUDA's driver is one slice, however long it takes; it waits for its turn
+// (transport/memory/memory_gate.h), and host segments continue meanwhile.
 //
-// The service allocates no page of a client's segment: memory with holes in it is refused, and what
-// is there is only mapped. A hole that a client punches later is filled, for the service's account,
-// by whoever touches it first; that is bounded by what its uid has booked (accounts/quotas.h).
+// The service allocates no page of a client's segment: memory with holes is refused, and the rest
+// is only mapped. A hole that a client punches later is filled at the first access, which may
+// charge the service; that is bounded by the uid's quota (accounts/quotas.h).
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What mapping is sent. Messages own what they carry; whoever takes one owns it.
+// The messages to mapping. A message owns what it carries; its receiver owns the message.
 #pragma once
 
 #include <cstdint>

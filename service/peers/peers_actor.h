@@ -1,5 +1,5 @@
-// What stands on the peers thread: the connections with their rules, the
-// settings people ask for, and the inbox by which they are reached.
+// The objects on the peers thread: the connections with their rules, users' setting changes, and
+// the inbox by which they are reached.
 #pragma once
 
 #include <kj/async-io.h>

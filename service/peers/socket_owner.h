@@ -1,5 +1,5 @@
-// Whose a TCP socket of this host is, by sock_diag(7) or the kernel's tables (/proc/net/tcp and
-// tcp6). Any thread.
+// Finds the owner of a TCP socket of this host, by sock_diag(7) or the kernel's tables
+// (/proc/net/tcp and tcp6). Any thread.
 #pragma once
 
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-// This node's key and certificate and the authority that it believes, read and checked at start.
+// This node's key and certificate and the authority that it trusts, read and checked at start.
 #pragma once
 
 #include <kj/compat/tls.h>

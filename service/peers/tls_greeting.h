@@ -1,4 +1,4 @@
-// The first words on a connection between services: kGreeting, from both sides.
+// The first bytes on a connection between services: kGreeting, from both sides.
 #pragma once
 
 #include <kj/async.h>

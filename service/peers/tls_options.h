@@ -1,4 +1,4 @@
-// Which files make this node known to others, without anything of kj. Any thread.
+// The files of this node's certificate, without anything of kj. Any thread.
 #pragma once
 
 #include <string>

@@ -2,9 +2,9 @@
 // thread only; the time comes in as an argument.
 //
 // New connections use the new files, open ones stay as they are. Files that other nodes would not
-// believe, or that are half written, change nothing; people are alerted. Paths are followed
-// through symbolic links at each look, so a folder that is exchanged as a whole (`..data` of
-// Kubernetes) counts as a change.
+// trust, or that are half written, are not used; an event says so. Paths are followed through
+// symbolic links at each look, so a folder that is exchanged as a whole (`..data` of Kubernetes)
+// counts as a change.
 #pragma once
 
 #include <array>

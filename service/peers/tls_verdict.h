@@ -1,4 +1,4 @@
-// What OpenSSL holds against a certificate, in words for the person who has to put it right.
+// OpenSSL's objections to a certificate, as texts that say what to do.
 #pragma once
 
 #include <openssl/x509.h>

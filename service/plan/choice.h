@@ -1,5 +1,5 @@
-// What a plan by the policy `auto` was chosen from, and by how much: written into the plan, so that
-// every node can show it.
+// The candidates of a plan by the policy `auto`, and the margin of the winner: written into the
+// plan, so that every node can show it.
 #pragma once
 
 #include <array>

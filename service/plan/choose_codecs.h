@@ -1,11 +1,11 @@
-// Which gradients cross between nodes in which codec, where that is left to the plan.
+// Chooses the codec of each gradient between nodes, if that is left to the plan.
 //
-// On a lane where bytes cost, gradients are fastest in the codec whose bytes cost least, encoded
-// and decoded; but what hides behind computing is not worth its error. So of the assignments that
-// are as fast as the fastest one found, within kCodecSlack, the one is taken that encodes only the
-// first gradients in forward order, which are released last and needed first, and of those only the
-// larger ones. Last, a codec that errs less takes the place of the fastest one where that is as
-// fast.
+// On a lane where bytes cost time, gradients are fastest in the codec with the least time for
+// encoding, sending and decoding; but for transfers that hide behind computing it is not worth its
+// error. So of the assignments that are within kCodecSlack of the fastest one found, the one is
+// taken that encodes only the first gradients in forward order, which are released last and needed
+// first, and of those only the larger ones. Last, a codec with a smaller error replaces the fastest
+// one if it is as fast.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a draft would have made of recorded iterations: each is simulated with its own times.
+// Simulates a draft on recorded iterations, each with its own times.
 //
 // A block is released when its last rank has released it, iteration by iteration. Lanes take what
 // their cost lines say. While a block is under way computing goes at the rate 1 - contention, which

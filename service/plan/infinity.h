@@ -1,4 +1,4 @@
-// Longer than any time of a plan.
+// A time longer than any time of a plan.
 #pragma once
 
 #include <limits>

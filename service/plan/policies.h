@@ -1,4 +1,4 @@
-// What makes the drafts of plans: a function for each policy.
+// The functions that make the drafts of plans, one for each policy.
 #pragma once
 
 #include <cstdint>

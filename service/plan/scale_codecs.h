@@ -1,7 +1,7 @@
-// How policies, which know bytes of one price only, plan for codecs.
+// Lets policies, which assume one cost for all bytes, plan for codecs.
 //
-// A tensor in a codec has as many *scaled bytes* as a plain one that takes as long has bytes.
-// Blocks are made of those and then put back; all predictions are of real bytes, by BlockSeconds.
+// The *scaled bytes* of a tensor in a codec are the unencoded bytes that would take as long. Blocks
+// are made of those and then converted back; all predictions are of real bytes, by BlockSeconds.
 #pragma once
 
 #include <cstdint>

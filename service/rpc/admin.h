@@ -1,5 +1,5 @@
-// What people and their programs may ask of a running service. Everybody who may connect may look;
-// who may change something is decided by peers (JobSettings).
+// The requests of users and their programs to a running service. Everybody who may connect may
+// read; peers decides who may change something (JobSettings).
 #pragma once
 
 #include <kj/async.h>

@@ -1,4 +1,4 @@
-// What a connection can ask for before it is anybody: to attach, or to speak as an admin.
+// The calls of a connection that has no session yet: to attach, or to use the admin's interface.
 #pragma once
 
 #include <kj/async.h>

@@ -1,6 +1,6 @@
-// A client's socket with bounds on the message that is on its way in: how large it may be, how many
-// descriptors come with it, how long it may take, and for how long a connection without a session
-// may say nothing. Whoever goes beyond loses the connection, by a named event.
+// A client's socket with bounds on the message that is arriving: its size, its descriptors, its
+// time, and for how long a connection without a session may be silent. A client that exceeds a
+// bound loses the connection; an event names it.
 //
 // Relies on how Cap'n Proto reads a message: its first word with tryReadWithFds, the rest with
 // tryRead. What is written passes through.

@@ -1,5 +1,5 @@
-// Who is at the other end of an accepted socket, by the word of the kernel, and whether that
-// process still lives.
+// The process at the other end of an accepted socket, as the kernel reports it, and whether it
+// still lives.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What calls ask of dispatch, and what it is sent. The rpc thread only.
+// The requests of calls to dispatch, and other messages to it. The rpc thread only.
 #pragma once
 
 #include <kj/async.h>

@@ -1,4 +1,4 @@
-// What calls ask of the mapping actor. The rpc thread only.
+// The requests of calls to the mapping actor. The rpc thread only.
 #pragma once
 
 #include <kj/async.h>

@@ -1,4 +1,4 @@
-// What rpc is sent: answers to what it asked, and what ends sessions, jobs or the service.
+// The messages to rpc: answers to its requests, and ends of sessions, jobs or the service.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What calls ask of the peers actor, which answers on a thread of its own, and what it is sent. The
-// rpc thread only.
+// The requests of calls to the peers actor, which answers on a thread of its own, and other
+// messages to it. The rpc thread only.
 #pragma once
 
 #include <kj/async.h>

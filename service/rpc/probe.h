@@ -1,9 +1,7 @@
-// A way through every thread that a client depends on and back, without a side effect: peers,
-// watch, mapping, dispatch and every lane. For admins and for whoever asks whether the service is
-// ready. The rpc thread only.
+// A round trip through every thread that a client depends on, without a side effect: peers, watch,
+// mapping, dispatch and every lane. For admins and for readiness checks. The rpc thread only.
 //
-// One round trip is under way at a time, however many ask: those who come while it is share its
-// answer.
+// One round trip is under way at a time: requests that come meanwhile share its answer.
 #pragma once
 
 #include <kj/async.h>

@@ -1,5 +1,5 @@
-// What a rank asks for that meets others somewhere, held against what this service can do at all.
-// What depends on other nodes is asked of peers (CheckRank). Pure.
+// Checks whether this service can serve a rank that meets others at a rendezvous. Conditions that
+// depend on other nodes are checked by peers (CheckRank). Pure.
 #pragma once
 
 #include <string>

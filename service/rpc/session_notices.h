@@ -1,8 +1,8 @@
-// What sessions are told unasked, while their clients wait for it: that the service has ended one
-// of them, that others wait to join the job. The rpc thread only.
+// Notices to sessions, for which their clients wait by a call: that the service has ended the
+// session, that others wait to join the job. The rpc thread only.
 //
-// A client has one question open; what comes while it has none waits for the next, and only the
-// last of each kind does.
+// A client has one such call open; a notice that comes while it has none waits for the next call,
+// and only the last of each kind is kept.
 #pragma once
 
 #include <kj/async.h>

@@ -1,5 +1,5 @@
-// How the service ends: jobs move over, what is open drains, and then the loop returns, or earlier
-// when somebody insists or time is over. The rpc thread only.
+// Ends the service: jobs move over, open work drains, and then the loop returns, or earlier at a
+// second signal or the deadline. The rpc thread only.
 #pragma once
 
 #include <kj/async.h>

@@ -1,5 +1,5 @@
-// Frees what a session that is gone leaves behind, some of it in each turn of the event loop, so
-// that a million tensors make nobody wait. The rpc thread only.
+// Frees the state of an ended session, a part in each turn of the event loop, so that a million
+// tensors delay no other client. The rpc thread only.
 #pragma once
 
 #include <kj/async.h>

@@ -1,6 +1,6 @@
-// Notifies whoever supervises the service, systemd for one, of its state, in systemd's words: that
-// it is stopping, and, where the supervisor wants to hear it again and again, that it does its
-// work. The rpc thread only.
+// Notifies the supervisor of the service, such as systemd, of its state, in systemd's protocol:
+// that it is stopping, and, if the supervisor has a watchdog, periodically that it works. The rpc
+// thread only.
 #pragma once
 
 #include <kj/async.h>

@@ -1,5 +1,4 @@
-// What each uid has of the service, on the board: a row for each uid that has something. The rpc
-// thread only.
+// The board's rows of users: what each uid holds of the service. The rpc thread only.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // One attached rank: who it is, its channel, the memory it handed over and the tensors in it.
 //
-// Built by rpc when a rank attaches, owned by dispatch while the lease lasts, destroyed by
-// watch when no lane uses its memory any more. Only its present owner touches it.
+// Built by rpc when a rank attaches, owned by dispatch while the lease lasts, destroyed by mapping
+// when no lane uses its memory any more. Only its present owner touches it.
 #pragma once
 
 #include <cstddef>

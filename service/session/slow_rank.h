@@ -1,5 +1,5 @@
-// Who is slow, as the dispatchers of a job's nodes say it to each other: values of steering, 64
-// bits each. Plain values; whoever reads one has checked it.
+// The messages about slow ranks between the dispatch actors of a job's nodes: values of steering,
+// 64 bits each. Plain values, checked before they are read.
 #pragma once
 
 #include <cstdint>

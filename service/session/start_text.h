@@ -1,4 +1,4 @@
-// How a rank that attaches to a job begins, in sentences for people.
+// Texts about how a rank that attaches to a job begins.
 #pragma once
 
 namespace headrace::service {

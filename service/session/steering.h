@@ -1,5 +1,5 @@
-// What a person asks of a running job. Carried from the CLI through rpc, and, for a job of
-// several nodes, through its leader to all of them; carried out by each node's dispatch.
+// A user's request for a running job. It goes from the CLI through rpc, and, for a job of several
+// nodes, through its leader to all of them; each node's dispatch carries it out.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// Dispatch's hand on the board: gives out rows, writes them whole, clears them. Dispatch only.
+// Dispatch's access to the board: assigns rows, writes them whole, clears them. Dispatch only.
 //
-// The board is a picture, not the truth: when its tables are full the service goes on and counts
-// what it left out.
+// The board is only a view: when its tables are full the service continues and counts the missing
+// rows.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 // neither floods the log nor drives others' events from the board. Pure: time comes in as an
 // argument.
 //
-// Failures are counted apart from the rest: whoever attached many ranks still sees why one is gone.
+// Failures are counted separately: a user who attached many ranks still sees why one is gone.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What watch is sent.
+// The messages to watch.
 #pragma once
 
 #include <cstdint>

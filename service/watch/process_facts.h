@@ -1,4 +1,4 @@
-// What this process takes of the machine, for its metrics.
+// The machine's resources that this process uses, for its metrics.
 #pragma once
 
 #include <cstdint>

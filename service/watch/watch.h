@@ -1,5 +1,5 @@
-// The actor for what people see and what may take long: the log, the board's events, making plans.
-// Nothing on the data path waits for it.
+// The actor for output and slow work: the log, the board's events, making plans. Nothing on the
+// data path waits for it.
 #pragma once
 
 #include <algorithm>
