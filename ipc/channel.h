@@ -1,7 +1,7 @@
 // The shared memory of one session: header, completion words, ready words, error texts, submission
 // ring.
 //
-// The client creates it (a sealed memfd, so the memory is the client's to pay for), the service
+// The client creates it (a sealed memfd, so the memory is charged to the client), the service
 // verifies and maps it. The client writes records and its own header words, the service writes
 // completion words, error texts and its own header words. Neither trusts what the other wrote.
 // Ready words are written for the client by its GPU's streams, which also wait on completion words;

@@ -1,5 +1,5 @@
-// What a client says on the data path: one 64-byte record per operation, and the 8-byte word in
-// which the service answers. PROTOCOL.md describes every byte.
+// The data path between client and service: one 64-byte record per operation, and the 8-byte word
+// by which the service reports its end. PROTOCOL.md describes every byte.
 #pragma once
 
 #include <bit>

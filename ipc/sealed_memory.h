@@ -1,6 +1,6 @@
-// Memory that two processes share and neither can pull away: a memfd sealed against shrinking,
-// growing and new seals. The receiver verifies before it maps; an unsealed file could be truncated
-// under a mapping, and every later access would be a SIGBUS.
+// Memory that two processes share and neither can take away from the other: a memfd sealed against
+// shrinking, growing and new seals. The receiver verifies before it maps; an unsealed file could be
+// truncated under a mapping, and every later access would be a SIGBUS.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// What somebody says of how gradients cross between nodes: in one codec, "int8", or in whichever of
-// some, or of none, the job's plan finds fastest, "auto:int8,bf16".
+// A setting for how gradients cross between nodes: in one codec ("int8"), or in the fastest of
+// several, or none, as the job's plan finds ("auto:int8,bf16").
 #pragma once
 
 #include <cstddef>

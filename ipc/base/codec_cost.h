@@ -1,5 +1,4 @@
-// What a codec costs a node: measured in transport/, reported to a job's leader, and what plans
-// reckon with.
+// The cost of a codec on a node: measured in transport/, reported to a job's leader, used by plans.
 #pragma once
 
 #include <cstddef>

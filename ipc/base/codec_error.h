@@ -1,5 +1,5 @@
-// How much codecs err: how milder ones are told from others. What each does to its elements is in
-// transport/codec/codec.h.
+// Bounds of the codecs' errors, by which plans choose among codecs. What each does to its elements
+// is in transport/codec/codec.h.
 #pragma once
 
 #include "ipc/base/codecs.h"

@@ -1,4 +1,4 @@
-// What went wrong, for the caller and for the person who reads it.
+// An error, for the caller and for the person who reads it.
 //
 // The code says what the caller may do; the text is the cause, written by the first function that
 // knew it ("open /run/headrace/board: Permission denied"). Callers only prepend what they were

@@ -1,4 +1,4 @@
-// Texts that programs of others wrote, made fit for a log, a screen or an error. Any thread.
+// Makes untrusted texts fit for a log, a screen or an error. Any thread.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// An all-reduce can be taken apart: a reduce-scatter, and later an all-gather of what it left.
+// An all-reduce can be split: a reduce-scatter, and later an all-gather of its results.
 #pragma once
 
 #include "ipc/base/collective.h"

@@ -1,4 +1,4 @@
-// What a person may ask of a running job, as the CLI and the service number it.
+// The requests that a user may make for a running job, as the CLI and the service number them.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
-// What each uid has under way to the service: bytes of messages that are not yet whole, and
-// descriptors that came with a message and are not yet taken over. Bounded, so that many
-// connections of one uid hold no more than a few do. Pure; the rpc thread only.
+// What each uid is sending to the service: bytes of incomplete messages, and descriptors that came
+// with a message and are not yet taken over. Bounded, so that many connections of one uid hold no
+// more than a few. Pure; the rpc thread only.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The leases: which sessions are open, and what dispatch is sent and people are shown when one
-// begins or ends. The rpc thread only; knows no socket.
+// The leases: which sessions are open, and the messages to dispatch and the events when one begins
+// or ends. The rpc thread only; knows no socket.
 //
 // A lease ends once, with the first cause. Its rank is free again only after dispatch was sent it,
 // so that dispatch never sees a rank join before it saw it go.

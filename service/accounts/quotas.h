@@ -1,11 +1,11 @@
-// What each uid may have of this service at a time, and has: sessions, segments, and bytes of these
-// and of what the service holds for it. Pure; the rpc thread only.
+// The limits and the present use of each uid: sessions, segments, bytes of segments, and memory
+// that the service holds for it. Pure; the rpc thread only.
 //
-// A limit that the operator sets holds for everybody, root included. Without one, root and the
-// service's own user have none, and the others what is left to them by default.
+// A limit that the operator sets applies to everybody, root included. Without one, root and the
+// service's own user have no limit, and other users have the default.
 //
 // Everything is booked on a session, and stays booked until the session has ended and the service
-// has let go of its memory: operations of ranks that have left may keep that for long.
+// has released its memory, which operations of ranks that have left may delay for long.
 #pragma once
 
 #include <cstdint>

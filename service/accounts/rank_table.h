@@ -1,13 +1,13 @@
 // Which ranks of which jobs are attached, and who may join. Pure: no clock, no socket, no log.
 //
-// A job is known by its name and its user: jobs of two users never meet, whatever they are called.
-// A job comes into being with its first rank and ends when its last one is gone. A rank that is
-// lost fails the job, and a rank that has left is not taken again: in both cases the ranks that
-// remain have posted operations that a newcomer has not, so newcomers wait until all are gone.
+// A job is identified by its name and its user: jobs of two users are separate, whatever their
+// names. A job begins with its first rank and ends when its last one is gone. A lost rank fails the
+// job, and a rank that has left is not admitted again: in both cases the remaining ranks have
+// posted operations that a newcomer has not, so newcomers wait until all are gone.
 //
-// Ranks that go on after they were in an epoch of the job before, and ranks that begin, are never
-// in one epoch: the former would go on from where the latter have not been. So an epoch that lost a
-// rank with its process has no next one, and who asks for it is refused at once.
+// Ranks that go on from an earlier epoch of the job, and ranks that begin, are never in one epoch,
+// because they are at different iterations. So an epoch that lost a rank with its process has no
+// next one, and a rank that asks for it is refused at once.
 #pragma once
 
 #include <cstddef>

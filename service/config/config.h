@@ -1,7 +1,7 @@
 // Everything that can be set for the service, and where it was set.
 //
 // A value comes from the first of these that names it: a flag, the environment (HEADRACE_*), the
-// file given by --config, the default. What none of them can mean is refused by name; nothing is
+// file given by --config, the default. An invalid value is refused with its name; nothing is
 // ignored. config_keys.h has the table of keys that flags, environment and file share.
 #pragma once
 

@@ -1,5 +1,5 @@
-// How the configuration spells addresses of other services, and lists of things: parsed once,
-// checked in full, written back in one form.
+// Addresses of other services and lists in the configuration: parsed once, checked in full, written
+// back in one form.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What the values of a configuration must be together, and the files that it names.
+// Checks the values of a configuration together, and the files that it names.
 #pragma once
 
 #include "ipc/base/result.h"

@@ -1,4 +1,5 @@
-// What CUDA's driver and NCCL read from the environment by themselves, and must find there.
+// The environment variables that CUDA's driver and NCCL read by themselves, and the values that
+// they need.
 #pragma once
 
 #include <map>

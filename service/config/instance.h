@@ -1,4 +1,4 @@
-// Who holds the socket and the board: at most one service for each path.
+// Ownership of the socket and the board: at most one service for each path.
 //
 // A socket without a holder is what a killed service left behind, and is taken over.
 #pragma once

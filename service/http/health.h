@@ -1,4 +1,4 @@
-// What a probe's answer says to whoever supervises the service, and since when.
+// The state of the service for its supervisor, from a probe's answer, and since when it holds.
 //
 // Healthy: dispatch and the other threads that clients depend on have answered. Ready: also the
 // service is running, and every lane has done something: inside the node summed a few bytes,

@@ -1,7 +1,7 @@
-// One connection over HTTP: what it may ask, and how long it may take. The http thread only.
+// One connection over HTTP: its allowed requests, and its time limits. The http thread only.
 //
-// GET and HEAD of a short line without a body; everything else is refused, and most of it costs the
-// connection. A client that does not read what it asked for loses it too.
+// GET and HEAD of a short line without a body; everything else is refused, and most of it closes
+// the connection. It is also closed if the client does not read its answer.
 #pragma once
 
 #include <kj/async-io.h>

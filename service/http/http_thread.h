@@ -1,6 +1,5 @@
 // The http actor: metrics, health and the status page on an event loop and a thread of their own,
-// so that whoever asks there costs clients and other services nothing but a bounded share of the
-// CPU.
+// so that HTTP clients cost other clients and services only a bounded share of the CPU.
 #pragma once
 
 #include <cstdint>

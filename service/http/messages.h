@@ -1,4 +1,4 @@
-// What http is sent.
+// The messages to http.
 #pragma once
 
 #include <variant>

@@ -1,7 +1,7 @@
-// What the service shows over HTTP: which path has what. The http thread only.
+// The pages of the service over HTTP, by path. The http thread only.
 //
-// Everything that costs something is made at most every kFreshNs, however many ask: a page that is
-// younger is sent again.
+// Expensive pages are made at most every kFreshNs, whatever the number of requests: a younger page
+// is sent again.
 #pragma once
 
 #include <kj/async.h>

@@ -1,8 +1,8 @@
-// The log's way out: a bounded queue that any thread fills without waiting, and a thread of its own
-// that writes it. A reader who stops reading, or a disk that hangs, stops that thread and no other.
+// The output of the log: a bounded queue that any thread fills without waiting, and a thread that
+// writes it. A reader that stops reading, or a disk that hangs, blocks that thread and no other.
 //
-// When the queue is full the oldest lines go, so that the newest are there once somebody reads
-// again; a line in the place of the lost ones says how many they were.
+// When the queue is full the oldest lines are dropped, so that the newest are there when reading
+// resumes; a line in their place says how many were lost.
 #pragma once
 
 #include <spdlog/sinks/base_sink.h>

@@ -1,5 +1,5 @@
-// What a node found in the memory of its ranks after a block, for the other nodes of the job to
-// compare: where `verify` asks for it.
+// The hash of a block's results on the ranks of one node, for the comparison with the job's other
+// nodes, if `verify` is set.
 #pragma once
 
 #include <cstdint>

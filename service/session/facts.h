@@ -1,5 +1,5 @@
-// What peers and dispatch send each other about a job, in either direction: from dispatch it
-// happened on this node, from peers on another one or on the way to it.
+// Messages between peers and dispatch about a job, in either direction: an event from dispatch
+// happened on this node, one from peers on another node or on the way to it.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,11 @@
-// Who is left of a job's ranks, and who comes to them: what a rank that lost its job says before it
-// attaches again, and what is decided for all of them. Plain values; nothing here trusts a client
-// or a peer.
+// The remaining members of a job, and those that join it: the report of a rank that lost its job,
+// before it attaches again, and the decision for all of them. Plain values; nothing here trusts a
+// client or a peer.
 //
 // A *member* is a process of the job, numbered once and for all: by its rank in the first epoch, or
-// by the decision that took it in.
-// Ranks are dense and change with each decision; the rank of a member is its place in the
-// membership. So whatever a rank has missed of earlier decisions, what it says still names it.
+// by the decision that took it in. Ranks are dense and change with each decision; the rank of a
+// member is its place in the membership. So a member number identifies a rank even if the rank has
+// missed earlier decisions.
 #pragma once
 
 #include <cstdint>

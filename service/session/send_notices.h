@@ -1,10 +1,10 @@
-// What the nodes of one job send each other about sends between their ranks: plain values, from the
+// Notices between the nodes of a job about sends between their ranks: plain values, from the
 // dispatch of one node to that of another.
 //
 // The receiver's node matches. A send is announced to it; when a receive has taken it, and each of
 // its blocks stands on the lanes there, the sender's node gets the notice that it may go. A short
 // message travels with its announcement, and the sender's node gets the notice that it was
-// received. What ends a send or its receive early is reported to the other side, once.
+// received. The early end of a send or its receive is reported to the other side, once.
 //
 // They go over the job's links from lane to lane (transport/network.h), in the order in which they
 // were sent.

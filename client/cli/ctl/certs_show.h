@@ -1,4 +1,4 @@
-// What stands in a certificate, for people and programs.
+// The contents of a certificate, for people and programs.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // The commands of headracectl, one function a family: each adds its part to the command line and
-// runs when it is the one that was asked for. The help, the completion and the man page's test read
-// the same tree, so that a command which is added here is known everywhere.
+// runs if it was chosen. The help, the completion and the manual page's test read the same tree, so
+// that a command that is added here is known everywhere.
 #pragma once
 
 #include <CLI/CLI.hpp>

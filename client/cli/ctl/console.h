@@ -1,5 +1,4 @@
-// What the commands share: the program's own options, a reading of the board, words to the person
-// who asked.
+// What the commands share: the program's own options, a reading of the board, messages to the user.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What doctor looks at: everything that the service, its board and this machine said.
+// The input of doctor: facts of the service, its board and this machine.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What doctor makes of what it saw: pure, so that every finding can be tested without a service.
+// Doctor's findings from its input: pure, so that every finding can be tested without a service.
 #pragma once
 
 #include <string>

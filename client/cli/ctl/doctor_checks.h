@@ -1,4 +1,4 @@
-// The checks that have nothing to do with a service that runs; doctor.cc puts all together.
+// The checks that need no running service; doctor.cc combines all checks.
 #pragma once
 
 #include "client/cli/ctl/diagnostic_input.h"

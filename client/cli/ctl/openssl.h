@@ -1,4 +1,4 @@
-// OpenSSL's things with one owner each, and what it says went wrong.
+// Handles of OpenSSL objects with one owner each, and OpenSSL's errors as texts.
 #pragma once
 
 #include <openssl/bio.h>

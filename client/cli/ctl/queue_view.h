@@ -1,4 +1,4 @@
-// The block stages that somebody asked for, in the order in which they were asked for.
+// The block stages that the options select, in the order that they ask for.
 #pragma once
 
 #include <string>

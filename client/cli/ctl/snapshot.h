@@ -1,4 +1,4 @@
-// What every table is a pure function of: one reading of the board.
+// One reading of the board; every table is a pure function of it.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // What headracectl prints: pure functions of a snapshot. Each view is a table for people and JSON
-// for programs; README.md lists the keys of the JSON, which do not change their meaning.
+// for programs; JSON.md lists the keys of the JSON, which do not change their meaning.
 #pragma once
 
 #include <functional>

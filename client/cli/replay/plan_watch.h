@@ -1,4 +1,4 @@
-// What the board says of one job's plan while the job is played.
+// Reads one job's plan from the board while the job is played.
 #pragma once
 
 #include <optional>

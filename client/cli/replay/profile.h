@@ -1,4 +1,5 @@
-// The profile that is replayed: what a service and a machine hold of it, with times for this run.
+// The profile that is replayed, within the limits of a service and a machine, with times for this
+// run.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What ranks put into their gradients, and what must come out: small integers, whose averages are
+// The values of ranks' gradients, and their expected averages: small integers, whose averages are
 // exact in every order of summation, so that a single wrong element is found.
 #pragma once
 
