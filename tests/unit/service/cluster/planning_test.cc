@@ -9,77 +9,14 @@
 #include "service/peers/messages.h"
 #include "service/plan/canonical.h"
 #include "tests/support/expect_text.h"
-#include "tests/unit/service/cluster/plans.h"
+#include "tests/unit/service/cluster/planning_fixture.h"
 
 namespace headrace::support {
 namespace {
 
-using plan::Policy;
 using service::kSwitchSlack;
-using service::MakePlan;
 using service::PlanFailure;
-using service::Planning;
 using service::PlanNote;
-using service::PlanOffer;
-using service::PlanSwitch;
-
-constexpr std::size_t kTensors = 6;
-constexpr transport::CostLine kCost{.startup_s = 1e-3, .s_per_byte = 1e-8};
-
-service::JobShape TwoNodes() {
-  return {.nodes = {{.name = "a", .ranks = {0}}, {.name = "b", .ranks = {1}}},
-          .servers_count = 0,
-          .agreed = {kCost}};
-}
-
-class PlanningTest : public testing::Test {
- protected:
-  // The one step that there is now, which is of this kind.
-  template <typename Kind>
-  Kind Step() {
-    const auto steps = planning_.DrainSteps();
-    EXPECT_EQ(steps.size(), 1U);
-    if (steps.size() != 1 || !std::holds_alternative<Kind>(steps[0])) {
-      ADD_FAILURE() << "another step, of kind " << (steps.empty() ? 99 : steps[0].index());
-      return {};
-    }
-    return std::get<Kind>(steps[0]);
-  }
-  void ExpectNothing() { EXPECT_TRUE(planning_.DrainSteps().empty()); }
-
-  void HandIn(std::size_t node, std::optional<Policy> policy = std::nullopt) {
-    planning_.OnLayout(node, Shared(LayoutOf(Elements(kTensors))), policy);
-  }
-  void Tell(std::uint64_t iteration, double backward_s = 0.01, transport::CostLine cost = kCost) {
-    for (const std::size_t node : {0U, 1U}) {
-      planning_.OnTimesSeen(node, SeenAt(iteration, kTensors, backward_s, 0.005, cost));
-    }
-  }
-  // Makes what is wanted and offers it; the offer.
-  PlanOffer Offered() {
-    planning_.OnPlanMade(Made(Step<MakePlan>()));
-    return Step<PlanOffer>();
-  }
-  void Hold(const PlanOffer& offer, std::uint64_t on_a, std::uint64_t on_b) {
-    planning_.OnPlanAck(0, offer.plan->version, offer.hash, on_a);
-    planning_.OnPlanAck(1, offer.plan->version, offer.hash, on_b);
-  }
-  // Up to plan 1 in force, and up to plan 2, by `exact`, from iteration 12 on.
-  void Record() {
-    HandIn(0);
-    HandIn(1);
-    Hold(Offered(), 0, 0);
-    Step<PlanSwitch>();
-  }
-  void Run() {
-    Record();
-    Tell(3);
-    Hold(Offered(), 4, 4);
-    EXPECT_EQ(Step<PlanSwitch>().from_iteration, 12U);
-  }
-
-  Planning planning_{{.job = "train", .policy = Policy::kExact, .token = 77, .shape = TwoNodes()}};
-};
 
 TEST_F(PlanningTest, BeginsWithWfbpWhenTheLastNodeHasHandedInItsLayout) {
   HandIn(1);
@@ -154,55 +91,6 @@ TEST_F(PlanningTest, PlansOnTheIterationsThatAllNodesHaveRecorded) {
     }
     planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
   }
-}
-
-// Short iterations differ by more than that all the time.
-TEST_F(PlanningTest, LooksAtAPredictionOnlyAfterThePlanWasInForceForAWhile) {
-  Record();
-  for (const double iteration_s : {0.001, 1.0}) {
-    for (const std::size_t node : {0U, 1U}) {
-      service::NodeSeen seen = SeenAt(40, kTensors, 0.01, 0.005, kCost);
-      seen.times.iteration_s = iteration_s;
-      planning_.OnTimesSeen(node, std::move(seen));
-    }
-    const double tolerance = Step<MakePlan>().tolerance;
-    if (iteration_s < 1) {
-      EXPECT_GT(tolerance, 1) << "40 ms";
-    } else {
-      EXPECT_EQ(tolerance, service::kPredictionTolerance) << "40 s";
-    }
-    planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
-  }
-}
-
-// The first ones are made from few iterations, so they are looked at soon.
-TEST_F(PlanningTest, LooksAtEachPredictionAfterTwiceTheTimeOfTheLast) {
-  Run();
-  double holds_s = service::kFirstPredictionHoldsSeconds;
-  std::uint64_t from = 12;
-  for (std::uint32_t version = 2; version < 12; ++version) {
-    // Looked at a little too early, and in time.
-    for (const double in_force_s : {0.9 * holds_s, holds_s}) {
-      for (const std::size_t node : {0U, 1U}) {
-        service::NodeSeen seen = SeenAt(from + 10, kTensors, 0.01, 0.005, kCost);
-        seen.times.iteration_s = in_force_s / 10;
-        planning_.OnTimesSeen(node, std::move(seen));
-      }
-      const auto request = Step<MakePlan>();
-      ASSERT_EQ(request.version, version + 1);
-      if (in_force_s < holds_s) {
-        EXPECT_GT(request.tolerance, 1) << version;
-        planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
-      } else {
-        EXPECT_EQ(request.tolerance, service::kPredictionTolerance) << version;
-        planning_.OnPlanMade(Made(request));
-      }
-    }
-    Hold(Step<PlanOffer>(), from + 10, from + 10);
-    from = Step<PlanSwitch>().from_iteration;
-    holds_s = std::min(2 * holds_s, service::kPredictionHoldsSeconds);
-  }
-  EXPECT_EQ(holds_s, service::kPredictionHoldsSeconds);
 }
 
 TEST_F(PlanningTest, TheFirstPlanIsReplacedEvenWhenWfbpIsWanted) {
@@ -357,7 +245,7 @@ TEST_F(PlanningTest, AnotherPolicyNeedsNoNewTimes) {
 
 // Tensors 0 and 2 as int8; of tensor 2 nobody else may say anything.
 std::shared_ptr<const service::Layout> CompressedLayout(std::uint64_t after) {
-  service::Layout layout = LayoutOf(Elements(kTensors));
+  service::Layout layout = LayoutOf(Elements(PlanningTest::kTensors));
   layout.tensors[0].codec = layout.tensors[2].codec = Codec::kInt8;
   layout.tensors[2].keeps_codec = true;
   layout.compress_after = after;
