@@ -10,6 +10,7 @@ namespace headrace::sim {
 namespace {
 
 constexpr std::uint8_t kFirstRail = 1;  // the number of its lane
+constexpr const char* kControlPort = ":7733";
 constexpr TimeNs kDelayMin = 50 * kMillisecond;
 constexpr TimeNs kDelayMax = kSecond;
 constexpr std::uint64_t kPlanningMax = 100 * kMillisecond;
@@ -42,6 +43,14 @@ service::LeaderOptions LeaderOptionsOf(const SimulatedService::Options& options,
           .next_number = [&jobs_numbered] { return ++jobs_numbered; }};
 }
 
+// How this service reaches that of a job's node, whose name is its host's.
+Result<std::string> LeaderAt(const SimulatedService::Options& options,
+                             const service::JobPlace& place) {
+  if (options.can_lead_next && place.node == options.name) return options.name + kControlPort;
+  if (!place.address.empty()) return place.address;
+  return Error(Code::kUnavailable, "its address is not known");
+}
+
 }  // namespace
 
 SimulatedService::SimulatedService(const Options& options, support::HandDrivenNode& node,
@@ -54,14 +63,17 @@ SimulatedService::SimulatedService(const Options& options, support::HandDrivenNo
              .name = options.name,
              .instance = options.instance,
              .server = !options.serves.empty(),
-             .addresses = options.wire_addresses},
+             .addresses = options.wire_addresses,
+             .control = options.can_lead_next ? std::string("*") + kControlPort : ""},
       leader_(LeaderOptionsOf(options, world.dice, jobs_numbered_), directory_),
       follower_({.node_name = options.name,
                  .lanes = LanesOf(options),
                  .server = !options.serves.empty(),
                  .hash_salt = options.hash_salt,
                  .policy = options.policy,
-                 .next_number = [this] { return ++jobs_numbered_; }},
+                 .next_number = [this] { return ++jobs_numbered_; },
+                 .leader_at =
+                     [this](const service::JobPlace& place) { return LeaderAt(options_, place); }},
                 directory_) {}
 
 template <typename What>
@@ -132,6 +144,21 @@ void SimulatedService::Ask(const service::AskQuorum& question) {
 std::optional<service::QuorumAnswered> SimulatedService::PopAnswer(service::RequestToken token) {
   const auto found = answers_.extract(token);
   return found.empty() ? std::nullopt : std::optional(found.mapped());
+}
+
+void SimulatedService::OnQuestionLeft(const service::QuorumClientLost& lost) {
+  follower_.Handle(lost);
+  Act();
+}
+
+const service::JobNodes* SimulatedService::NodesOf(JobId job) const {
+  const auto found = formed_.find(job);
+  return found == formed_.end() ? nullptr : &found->second;
+}
+
+std::optional<std::uint64_t> SimulatedService::KeyOf(JobId job) const {
+  const auto found = keys_.find(job.value);
+  return found == keys_.end() ? std::nullopt : std::optional(found->second);
 }
 
 Status SimulatedService::Greet(LineId line, const service::NodeFacts& facts) {
@@ -290,9 +317,10 @@ void SimulatedService::Execute(const service::ToLeader& action) {
 void SimulatedService::Execute(const service::ToDispatch& action) {
   if (const auto* failed = std::get_if<service::JobFailed>(&action.message)) {
     failed_.insert(failed->job);
+    failures_.push_back(*failed);
   }
   if (const auto* formed = std::get_if<service::JobFormed>(&action.message)) {
-    formed_.insert(formed->job);
+    formed_.insert_or_assign(formed->job, formed->nodes);
     world_.agreements.Formed(links_.at(formed->job.value).key, formed->nodes);
   }
   if (const auto* offer = std::get_if<service::PlanOffer>(&action.message)) {
@@ -307,6 +335,7 @@ void SimulatedService::Execute(const service::ToDispatch& action) {
 void SimulatedService::Execute(const service::ToLane& action) {
   if (const auto* open = std::get_if<service::OpenGroup>(&action.message)) {
     links_[open->options.group] = open->options;
+    keys_[open->options.group] = open->options.key;
   }
   if (const auto* close = std::get_if<service::CloseGroup>(&action.message)) {
     links_.erase(close->group);
@@ -340,8 +369,7 @@ void SimulatedService::Execute(const service::Answered& /*action*/) {}
 void SimulatedService::Execute(const service::QuorumAnswered& action) {
   answers_.insert_or_assign(action.token, action);
 }
-// No rank here asks whether others wait.
-void SimulatedService::Execute(const service::MembersWait& /*action*/) {}
+void SimulatedService::Execute(const service::MembersWait& action) { calls_.push_back(action.job); }
 void SimulatedService::Execute(const service::SessionBroken& action) {
   [[maybe_unused]] const bool sent = node_.rpc().Send(service::RpcMessage(action));
 }

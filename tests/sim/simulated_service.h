@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "service/cluster/follower.h"
@@ -29,6 +31,8 @@ class SimulatedService {
     plan::Policy policy = plan::Policy::kExact;
     bool measures = false;  // its lanes really do; else their lines are made up
     std::string serves{};   // not empty: it is a server, for the jobs that meet there
+    // Other services are told how it can be reached, so that jobs may lose their leader.
+    bool can_lead_next = false;
   };
   struct World {
     Timeline& timeline;
@@ -68,6 +72,8 @@ class SimulatedService {
   // Who is left of a job; answered once.
   void Ask(const service::AskQuorum& question);
   std::optional<service::QuorumAnswered> PopAnswer(service::RequestToken token);
+  // The connection over which a process asked is closed.
+  void OnQuestionLeft(const service::QuorumClientLost& lost);
 
   // ---- from the lines ----
   Status Greet(LineId line, const service::NodeFacts& facts);
@@ -87,6 +93,13 @@ class SimulatedService {
   // ---- what there is to see ----
   bool HasFormed(JobId job) const { return formed_.contains(job); }
   bool HasFailed(JobId job) const { return failed_.contains(job); }
+  // As its dispatch was told; null before.
+  const service::JobNodes* NodesOf(JobId job) const;
+  // By which its nodes know each other's messages, also when its links are closed again.
+  std::optional<std::uint64_t> KeyOf(JobId job) const;
+  // Since the last call: jobs that have failed, and those whose ranks are to let others in.
+  std::vector<service::JobFailed> DrainFailures() { return std::exchange(failures_, {}); }
+  std::vector<JobId> DrainCalls() { return std::exchange(calls_, {}); }
   // The links of the job, while they are open.
   std::optional<transport::GroupOptions> LinksOf(JobId job) const;
 
@@ -139,8 +152,11 @@ class SimulatedService {
   bool reading_ = false;
   TimeNs due_ns_ = kNever;                                  // when the alarm rings
   std::map<std::uint32_t, transport::GroupOptions> links_;  // by group, which is the JobId
-  std::set<JobId> formed_;
+  std::map<std::uint32_t, std::uint64_t> keys_;             // of all links that were opened
+  std::map<JobId, service::JobNodes> formed_;
   std::set<JobId> failed_;
+  std::vector<service::JobFailed> failures_;
+  std::vector<JobId> calls_;
   std::map<service::RequestToken, service::QuorumAnswered> answers_;
 };
 

@@ -28,6 +28,21 @@ void Shuffle(std::vector<std::uint32_t>& order, Dice& dice) {
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[dice.Below(i)]);
 }
 
+// One large gradient that crosses between nodes encoded; perhaps not in the first iterations.
+void Compress(service::Layout& layout, Dice& dice) {
+  constexpr Codec kCodecs[] = {Codec::kBFloat16, Codec::kInt8,    Codec::kInt4,
+                               Codec::kTopK,     Codec::kRandomK, Codec::kInt8Stochastic,
+                               Codec::kSign,     Codec::kLossless};
+  service::LayoutTensor& tensor = layout.tensors[dice.Below(layout.tensors.size())];
+  tensor.dtype = DType::kFloat32;
+  tensor.count = dice.Between(kLargeMin, kLargeMax);
+  tensor.codec = kCodecs[dice.Below(std::size(kCodecs))];
+  tensor.keeps_codec = dice.Chance(50);
+  if (dice.Chance(30)) layout.compress_after = dice.Between(1, 8);
+}
+
+}  // namespace
+
 Planned PlannedOf(const service::Layout& layout, std::uint32_t number, Values values) {
   const service::LayoutTensor& tensor = layout.tensors[number];
   Planned planned{.kind = Collective::kAllReduce,
@@ -44,21 +59,6 @@ Planned PlannedOf(const service::Layout& layout, std::uint32_t number, Values va
   }
   return planned;
 }
-
-// One large gradient that crosses between nodes encoded; perhaps not in the first iterations.
-void Compress(service::Layout& layout, Dice& dice) {
-  constexpr Codec kCodecs[] = {Codec::kBFloat16, Codec::kInt8,    Codec::kInt4,
-                               Codec::kTopK,     Codec::kRandomK, Codec::kInt8Stochastic,
-                               Codec::kSign,     Codec::kLossless};
-  service::LayoutTensor& tensor = layout.tensors[dice.Below(layout.tensors.size())];
-  tensor.dtype = DType::kFloat32;
-  tensor.count = dice.Between(kLargeMin, kLargeMax);
-  tensor.codec = kCodecs[dice.Below(std::size(kCodecs))];
-  tensor.keeps_codec = dice.Chance(50);
-  if (dice.Chance(30)) layout.compress_after = dice.Between(1, 8);
-}
-
-}  // namespace
 
 Model AnyModel(Dice& dice) {
   constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};

@@ -32,6 +32,9 @@ Model AnyModel(Dice& dice);
 // The same but for one thing, so that the ranks which hand in this one and that one disagree.
 Model Another(const Model& model);
 
+// The all-reduce of one of a layout's gradients, whose ranks have such values.
+Planned PlannedOf(const service::Layout& layout, std::uint32_t number, Values values);
+
 class Training {
  public:
   // All of them outlive this. `nonsense`: it tells times that cannot be.
