@@ -42,6 +42,12 @@ class Lines {
   void Add(SimulatedService& service);
   void Kill(const std::string& name, Death death);
   void CutOneWay(const std::string& from, const std::string& to) { cut_.insert({from, to}); }
+  // Not before both ends of what was connected have missed each other: what was said meanwhile is
+  // lost.
+  void Mend(const std::string& one, const std::string& other) {
+    cut_.erase({one, other});
+    cut_.erase({other, one});
+  }
   // The process stands still: what it would do or read waits, in order, until it goes on.
   void StandStill(const SimulatedService& service);
   void Resume(const SimulatedService& service);
