@@ -8,6 +8,7 @@
 #endif
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -221,6 +222,9 @@ struct Scaled {
     // The quotient may have been rounded up, and the largest code must not overflow.
     float scale = std::min(largest / Codes::kLargest, kScaleMax<Codes>);
     float inverse = Codes::kLargest / largest;
+    // Rounded up, it takes the largest value beyond the largest code, and chance, which moves it by
+    // just less than half a step, to the code behind that, which has the other sign.
+    if (largest * inverse > Codes::kLargest) inverse = std::nextafter(inverse, 0.0F);
     // So small that the scale would lose digits, or be 0: it waits in the residual.
     if (scale < std::numeric_limits<float>::min()) scale = inverse = 0;
     std::memcpy(out, &scale, sizeof scale);

@@ -358,6 +358,25 @@ TEST_P(CodecOn, IsRightOnAverageWhereItRoundsByChance) {
   }
 }
 
+TEST_P(CodecOn, RoundsTheLargestByChanceToTheLargestCode) {
+  for (const auto& [codec, steps] :
+       {std::pair{Codec::kInt8Stochastic, 127.0F}, std::pair{Codec::kInt4Stochastic, 7.0F}}) {
+    // One whose product with its rounded inverse is more than the largest code.
+    float largest = 6.4F;
+    while (largest * (steps / largest) <= steps) largest = std::nextafter(largest, 7.0F);
+    Floats values(kCodecBlock, largest);
+    for (std::size_t i = 0; i < values.size(); i += 2) values[i] = -largest;
+    // Chance moves each element by the most that it can in one of 65536 seeds.
+    for (std::uint64_t seed = 1; seed <= 4000; ++seed) {
+      const Floats decoded = Decoded(codec, Encoded(codec, values, nullptr, {.seed = seed}),
+                                     values.size(), 1, {.seed = seed});
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        ASSERT_NEAR(decoded[i], values[i], 1.001F * largest / steps) << Name(codec) << " " << seed;
+      }
+    }
+  }
+}
+
 TEST_P(CodecOn, HasTheMeanMagnitudeAndTheSigns) {
   const Floats values = {1.0F, -2.0F, 3.0F, -6.0F, 0.0F, 0.0F};
   Floats residual(values.size());
