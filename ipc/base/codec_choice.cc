@@ -22,6 +22,12 @@ std::vector<Codec> AllowedCodecs::List() const {
   return codecs;
 }
 
+void AllowedCodecs::Add(const Codec& codec) {
+  unsigned bits = 0;
+  while (value >> bits != 0) bits += kCodecBits;
+  value |= SteeringValue(codec) << bits;
+}
+
 bool AreAllowedCodecs(std::uint64_t value) {
   if (value >> (kCodecBits * AllowedCodecs::kMax) != 0) return false;
   std::vector<Codec> before;
@@ -69,7 +75,7 @@ std::optional<CodecChoice> ChoiceNamed(std::string_view name) {
     const std::size_t comma = name.find(',');
     const std::optional<Codec> codec = CodecNamed(name.substr(0, comma));
     if (!codec || *codec == Codec::kNone || place == AllowedCodecs::kMax) return std::nullopt;
-    allowed.value |= SteeringValue(*codec) << (kCodecBits * place);
+    allowed.Add(*codec);
     if (comma == std::string_view::npos) break;
     name.remove_prefix(comma + 1);
   }

@@ -23,6 +23,8 @@ struct AllowedCodecs {
 
   bool empty() const { return value == 0; }
   std::vector<Codec> List() const;
+  // Behind the others: not none, not one of them, and there is room for it.
+  void Add(const Codec& codec);
 
   friend bool operator==(const AllowedCodecs&, const AllowedCodecs&) = default;
 };

@@ -29,6 +29,7 @@ double ErrorBound(Codec codec) {
     case Codec::kSign:
     case Codec::kTopK:
     case Codec::kRandomK:
+    case Codec::kPowerSgd:  // of all elements together, in the mean of their squares
       return 1;
   }
   return 0;

@@ -28,6 +28,7 @@ struct Codec {
     kTopK = 10,           // of each 256 the `parameter` largest
     kRandomK = 11,        // of each 256 `parameter`, the same on all nodes
     kLossless = 12,       // the same bits, in at most 4 bytes an element
+    kPowerSgd = 13,       // of a matrix two factors, of `parameter` elements a row and a column
   };
 
   Kind kind = kNone;
@@ -54,29 +55,44 @@ inline constexpr std::string_view kCodecNames[] = {"none",
                                                    "sign",
                                                    "topk",
                                                    "randomk",
-                                                   "lossless"};
+                                                   "lossless",
+                                                   "powersgd"};
 
 // Elements that are kept of each 256: at most, and where nothing is said (3 %).
 inline constexpr std::uint8_t kKeptMax = 64;
 inline constexpr std::uint8_t kKeptDefault = 8;
+// The rank of powersgd: at most, and where nothing is said.
+inline constexpr std::uint8_t kRankMax = 32;
+inline constexpr std::uint8_t kRankDefault = 4;
 
-constexpr bool HasParameter(Codec::Kind kind) {
-  return kind == Codec::kTopK || kind == Codec::kRandomK;
+// 0: it has none.
+constexpr std::uint8_t ParameterMax(Codec::Kind kind) {
+  if (kind == Codec::kPowerSgd) return kRankMax;
+  return kind == Codec::kTopK || kind == Codec::kRandomK ? kKeptMax : std::uint8_t{0};
 }
+constexpr bool HasParameter(Codec::Kind kind) { return ParameterMax(kind) > 0; }
 
 constexpr Codec::Codec(Kind of_kind)
-    : kind(of_kind), parameter(HasParameter(of_kind) ? kKeptDefault : std::uint8_t{0}) {}
+    : kind(of_kind),
+      parameter(of_kind == Codec::kPowerSgd ? kRankDefault
+                : HasParameter(of_kind)     ? kKeptDefault
+                                            : std::uint8_t{0}) {}
 
 // Whether these two bytes, which come from a client or a peer, name a codec.
 constexpr bool IsCodec(std::uint8_t kind, std::uint8_t parameter) {
   if (kind >= std::size(kCodecNames)) return false;
-  if (!HasParameter(static_cast<Codec::Kind>(kind))) return parameter == 0;
-  return parameter > 0 && parameter <= kKeptMax;
+  const std::uint8_t most = ParameterMax(static_cast<Codec::Kind>(kind));
+  return parameter <= most && (parameter > 0 || most == 0);
 }
 
 // Whether what is decoded may differ from what was encoded, so that residuals are worth keeping.
 constexpr bool Loses(const Codec& codec) {
   return codec.kind != Codec::kNone && codec.kind != Codec::kLossless;
+}
+
+// Whether it encodes elements in blocks of equal size (transport/codec/codec.h).
+constexpr bool HasBlocks(const Codec& codec) {
+  return Loses(codec) && codec.kind != Codec::kPowerSgd;
 }
 
 // Whether sums that are given again and again come out wrong in the long run unless what was left

@@ -150,6 +150,7 @@ void ForFormat(const Call& call) {
       return Visit<ByChance>::Run(call);
     case Codec::kNone:
     case Codec::kLossless:
+    case Codec::kPowerSgd:
       return;
   }
 }
@@ -179,7 +180,7 @@ namespace {
 
 // Kept elements have a byte each for their place in the block.
 void CheckCodec(const Codec& codec) {
-  HR_CHECK(Loses(codec), static_cast<int>(codec.kind));
+  HR_CHECK(HasBlocks(codec), static_cast<int>(codec.kind));
   const bool keeps = codec.kind == Codec::kTopK || codec.kind == Codec::kRandomK;
   HR_CHECK(!keeps || codec.parameter >= 1, codec.parameter);
 }

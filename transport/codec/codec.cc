@@ -30,6 +30,7 @@ std::size_t EncodedBlockSize(Codec codec) {
       return codec.parameter * sizeof(float);
     case Codec::kNone:
     case Codec::kLossless:
+    case Codec::kPowerSgd:
       break;
   }
   HR_CHECK(false, static_cast<int>(codec.kind));
@@ -37,12 +38,12 @@ std::size_t EncodedBlockSize(Codec codec) {
 }
 
 std::size_t EncodedSize(Codec codec, std::uint64_t count) {
-  if (!Loses(codec)) return static_cast<std::size_t>(count) * sizeof(float);
+  if (!HasBlocks(codec)) return static_cast<std::size_t>(count) * sizeof(float);
   return static_cast<std::size_t>(CodecBlocks(count)) * EncodedBlockSize(codec);
 }
 
 double EncodedShare(Codec codec) {
-  if (!Loses(codec)) return 1;
+  if (!HasBlocks(codec)) return 1;
   return static_cast<double>(EncodedBlockSize(codec)) / (kCodecBlock * sizeof(float));
 }
 
@@ -81,7 +82,7 @@ bool IsNotFinite(Codec codec, const std::byte* block) {
 }  // namespace
 
 std::uint64_t NotFiniteBlocks(Codec codec, const std::byte* encoded, std::uint64_t blocks_count) {
-  HR_CHECK(Loses(codec), static_cast<int>(codec.kind));
+  HR_CHECK(HasBlocks(codec), static_cast<int>(codec.kind));
   const std::size_t block_size = EncodedBlockSize(codec);
   std::uint64_t count = 0;
   for (std::uint64_t block = 0; block < blocks_count; ++block) {
@@ -136,7 +137,7 @@ void Encode(Codec codec, const float* values, float* residual, std::uint64_t cou
 
 void DecodeSum(Codec codec, std::span<const std::byte* const> inputs, std::uint64_t count,
                bool onto, std::uint32_t divisor, float* out, const CodecSeed& seed) {
-  HR_CHECK(Loses(codec) && divisor != 0 && !inputs.empty(), count, divisor, inputs.size());
+  HR_CHECK(HasBlocks(codec) && divisor != 0 && !inputs.empty(), count, divisor, inputs.size());
   const std::uint64_t whole = count / kCodecBlock;
   DecodeCall call{.codec = codec,
                   .inputs = inputs.data(),

@@ -19,6 +19,7 @@
 //   randomk      `parameter` elements by chance, as float32, one of each share of the block. Their
 //                places follow from the seed, so that sums of encodings are encodings of sums.
 //   lossless     not here but in lossless.h: its blocks are of different sizes.
+//   powersgd     not here but in low_rank.h: it has no blocks.
 //
 // An element that is infinite or NaN stays so in bf16, fp16 and topk; in other codecs all
 // transmitted elements of its block become NaN, so that an overflow is not mistaken for a gradient.
@@ -46,21 +47,21 @@ struct CodecSeed {
   std::uint64_t first_block = 0;  // the number of the range's first block in what it is part of
 };
 
-// Bytes of one block. Not of kNone and kLossless, which have none of a fixed size.
+// Bytes of one block. Not of those without HasBlocks, which have none of a fixed size.
 std::size_t EncodedBlockSize(Codec codec);
 constexpr std::uint64_t CodecBlocks(std::uint64_t count) {
   return (count + kCodecBlock - 1) / kCodecBlock;
 }
-// Bytes of `count` float32 elements; of kNone and kLossless at most.
+// Bytes of `count` float32 elements; of kLossless at most; of kPowerSgd, elements of factors.
 std::size_t EncodedSize(Codec codec, std::uint64_t count);
-// Bytes on their way for each byte of float32, but for the filling of last blocks; 1 of kNone, and
-// of kLossless, which takes what it takes.
+// Bytes on their way for each byte of float32, but for the filling of last blocks; 1 of kNone, of
+// kLossless, which takes what it takes, and of kPowerSgd, of which it depends on the matrix.
 double EncodedShare(Codec codec);
 using headrace::ErrorBound;
 
 // Writes EncodedSize(count) bytes: the elements plus their residuals, which become what was left
-// out. A null `residual` adds nothing and keeps nothing. Memory is aligned to float, no more. Not
-// of kNone and kLossless.
+// out. A null `residual` adds nothing and keeps nothing. Memory is aligned to float, no more. Of
+// codecs with blocks only, as is all that follows.
 void Encode(Codec codec, const float* values, float* residual, std::uint64_t count, std::byte* out,
             const CodecSeed& seed = {});
 

@@ -8,6 +8,7 @@
 
 #include "ipc/base/codec_choice.h"
 #include "ipc/base/codec_cost.h"
+#include "ipc/base/matrix.h"
 
 namespace headrace {
 namespace {
@@ -30,7 +31,11 @@ TEST(Codecs, CarryTheirParameterInTheName) {
   EXPECT_EQ(Name({Codec::kTopK, 3}), "topk:3");
   EXPECT_EQ(Name(Codec::kTopK), "topk:" + std::to_string(kKeptDefault));
   EXPECT_NE(Codec(Codec::kTopK, 3), Codec(Codec::kTopK));
-  for (const char* const name : {"topk:0", "topk:65", "topk:256", "topk:-1", "int8:8", "none:0"}) {
+  EXPECT_EQ(CodecNamed("powersgd:1"), Codec(Codec::kPowerSgd, 1));
+  EXPECT_EQ(CodecNamed("powersgd"), Codec(Codec::kPowerSgd, kRankDefault));
+  EXPECT_EQ(CodecNamed("powersgd:32"), Codec(Codec::kPowerSgd, kRankMax));
+  for (const char* const name : {"topk:0", "topk:65", "topk:256", "topk:-1", "int8:8", "none:0",
+                                 "powersgd:0", "powersgd:33"}) {
     EXPECT_EQ(CodecNamed(name), std::nullopt) << name;
   }
 }
@@ -42,6 +47,28 @@ TEST(Codecs, AreTwoBytesOfWhichNotAllAreOne) {
   EXPECT_FALSE(IsCodec(Codec::kTopK, 0));
   EXPECT_FALSE(IsCodec(Codec::kTopK, kKeptMax + 1));
   EXPECT_TRUE(IsCodec(Codec::kRandomK, kKeptMax));
+  EXPECT_FALSE(IsCodec(Codec::kPowerSgd, 0));
+  EXPECT_FALSE(IsCodec(Codec::kPowerSgd, kRankMax + 1));
+}
+
+TEST(Codecs, TakeOnlyMatricesWhoseFactorsAreSmall) {
+  constexpr Codec kOfRankTwo(Codec::kPowerSgd, 2);
+  EXPECT_TRUE(HasFactors(kOfRankTwo, 64, 64 * 64));
+  EXPECT_EQ(FactorsCount(kOfRankTwo, 64, 64 * 100), 2U * (64 + 100));
+  EXPECT_EQ(FactorMemoryCount(kOfRankTwo, 64, 64 * 100), 2U * (64 + 100 + 100));
+  EXPECT_FALSE(HasFactors(Codec::kInt8, 64, 64 * 64));
+  EXPECT_FALSE(HasFactors(kOfRankTwo, 0, 64 * 64)) << "no matrix";
+  EXPECT_FALSE(HasFactors(kOfRankTwo, 1, 64 * 64)) << "a vector";
+  EXPECT_FALSE(HasFactors(kOfRankTwo, 63, 64 * 64)) << "no whole rows";
+  EXPECT_FALSE(HasFactors(kOfRankTwo, 64 * 64 + 1, 64 * 64)) << "more rows than elements";
+  EXPECT_FALSE(HasFactors(kOfRankTwo, 63, 63 * 65)) << "small";
+  // As many elements as half of it has.
+  EXPECT_FALSE(HasFactors({Codec::kPowerSgd, 16}, 64, 64 * 64));
+  EXPECT_TRUE(HasFactors({Codec::kPowerSgd, 15}, 64, 64 * 64));
+  EXPECT_TRUE(HasFactors({Codec::kPowerSgd, 1}, 5, 5 * kMatrixColumnsMax));
+  EXPECT_FALSE(HasFactors({Codec::kPowerSgd, 1}, 5, 5 * (kMatrixColumnsMax + 1)));
+  EXPECT_TRUE(HasFactors({Codec::kPowerSgd, 4}, 50, 50 * kMatrixColumnsMax));
+  EXPECT_FALSE(HasFactors({Codec::kPowerSgd, 5}, 50, 50 * kMatrixColumnsMax));
 }
 
 TEST(Codecs, LoseSomethingButForTwo) {
