@@ -128,6 +128,11 @@ struct Transfer {
   // zeros.
   Codec codec = Codec::kNone;
   std::byte* residual = nullptr;
+  // For powersgd, which takes the elements as a matrix of so many rows, in one piece (HasFactors):
+  // memory for its factors, FactorMemoryCount floats (ipc/base/matrix.h), of which it keeps what
+  // helps the next sum of the same matrix. Zeros to begin with.
+  std::uint64_t rows = 0;
+  std::byte* factors = nullptr;
   // What such a codec draws by chance follows from it: equal on every node and in every run, and
   // another one for each transfer and each rail.
   std::uint64_t seed = 0;

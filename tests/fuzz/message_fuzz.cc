@@ -125,6 +125,7 @@ class Trial {
       header.dtype = static_cast<std::uint8_t>(TypeAt(header.position));
       header.codec = CodecAt(header.position).kind;
       header.codec_parameter = CodecAt(header.position).parameter;
+      header.rows = 0;
       header.reduction = static_cast<std::uint8_t>(Reduction::kSum);
       header.root = 0;
       header.divisor = 0;

@@ -11,6 +11,7 @@ CollectiveSpec Normal(CollectiveSpec spec) {
     spec.root = plain.root;
     spec.root_rank = plain.root_rank;
   }
+  if (!spec.factored()) spec.rows = plain.rows;
   if (spec.kind == Collective::kBarrier) {
     spec.dtype = plain.dtype;
     spec.count = plain.count;
@@ -32,7 +33,8 @@ CollectiveSpec SpecOf(const Transfer& transfer) {
                  .block_count = transfer.block_count,
                  .operation_count = transfer.operation_count,
                  .divisor = transfer.divisor != 0 ? transfer.divisor : transfer.members_count,
-                 .codec = transfer.codec});
+                 .codec = transfer.codec,
+                 .rows = transfer.rows});
 }
 
 std::optional<CollectiveSpec> SpecOf(const MessageHeader& header, std::uint32_t members_count) {
@@ -51,7 +53,8 @@ std::optional<CollectiveSpec> SpecOf(const MessageHeader& header, std::uint32_t 
       .block_count = header.block_count,
       .operation_count = header.operation_count,
       .divisor = header.divisor,
-      .codec = {static_cast<Codec::Kind>(header.codec), header.codec_parameter}};
+      .codec = {static_cast<Codec::Kind>(header.codec), header.codec_parameter},
+      .rows = header.rows};
   if (spec.count > kTransferBytesMax / SizeOf(spec.dtype)) return std::nullopt;
   if (spec.root >= members_count) return std::nullopt;
   if (spec.reduction == Reduction::kAverage && spec.divisor == 0) return std::nullopt;
@@ -72,6 +75,7 @@ void WriteSpec(const CollectiveSpec& spec, MessageHeader& header) {
   header.divisor = spec.divisor;
   header.codec = spec.codec.kind;
   header.codec_parameter = spec.codec.parameter;
+  header.rows = spec.rows;
 }
 
 std::string Describe(const CollectiveSpec& spec) {
@@ -84,6 +88,7 @@ std::string Describe(const CollectiveSpec& spec) {
     text += ")";
   }
   if (spec.encoded()) text += " as " + Name(spec.codec);
+  if (spec.factored()) text += " of " + std::to_string(spec.rows) + " rows";
   if (spec.block_count > spec.count || spec.operation_count > spec.block_count) {
     text += ", of a block of " + std::to_string(spec.block_count) + " in an operation of " +
             std::to_string(spec.operation_count);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "ipc/base/halves.h"
+#include "ipc/base/matrix.h"
 #include "transport/codec/codec.h"
 #include "transport/exchange/wire.h"
 #include "transport/transport.h"
@@ -28,17 +29,22 @@ struct CollectiveSpec {
   std::uint64_t operation_count = 0;
   std::uint32_t divisor = 0;
   Codec codec = Codec::kNone;
+  std::uint64_t rows = 0;  // of a matrix that is factored
 
   bool encoded() const { return codec != Codec::kNone; }
+  // Two factors of it cross, one behind the other, and are summed as they are (factor_sum.h).
+  constexpr bool factored() const { return codec.kind == Codec::kPowerSgd; }
+  // Elements that cross.
+  std::uint64_t SentCount() const { return factored() ? FactorsCount(codec, rows, count) : count; }
   // Goes the way and in the pieces that it would go without a codec, so that sums are the same
   // bits; messages are of different sizes.
   bool lossless() const { return codec == Codec::kLossless; }
-  // The bytes of `elements` of it on their way; at most, where it is lossless.
+  // The bytes of `elements` of it, or of its factors, on their way; at most, where it is lossless.
   std::size_t SizeOfElements(std::uint64_t elements) const {
     if (encoded()) return EncodedSize(codec, elements);
     return static_cast<std::size_t>(elements) * SizeOf(dtype);
   }
-  std::size_t Bytes() const { return SizeOfElements(count); }
+  std::size_t Bytes() const { return SizeOfElements(SentCount()); }
   friend bool operator==(const CollectiveSpec&, const CollectiveSpec&) = default;
 };
 
@@ -47,8 +53,9 @@ constexpr bool RunsBetweenNodes(Collective kind) {
          kind == Collective::kBroadcast || kind == Collective::kBarrier;
 }
 
-// Encodings are of float32, and their sums are sums of numbers.
+// Encodings are of float32, and their sums are sums of numbers. Only some matrices have factors.
 constexpr bool MayBeEncoded(const CollectiveSpec& spec) {
+  if (spec.factored() && !HasFactors(spec.codec, spec.rows, spec.count)) return false;
   return spec.kind == Collective::kAllReduce && spec.dtype == DType::kFloat32 &&
          (spec.reduction == Reduction::kSum || spec.reduction == Reduction::kAverage);
 }

@@ -134,7 +134,10 @@ void Collectives::Post(const Transfer& transfer) {
   HR_CHECK(!IsHalf(transfer.kind) || choice_.servers_count == 0, transfer.token);
   CollectiveSpec spec = SpecOf(transfer);
   // Alone nothing crosses. Servers sum what they get as it is.
-  if (choice_.data_count == 1 || choice_.servers_count > 0) spec.codec = Codec::kNone;
+  if (choice_.data_count == 1 || choice_.servers_count > 0) {
+    spec.codec = Codec::kNone;
+    spec.rows = 0;
+  }
   HR_CHECK(spec.count <= kTransferBytesMax / SizeOf(spec.dtype), spec.count);
   HR_CHECK(!spec.encoded() || MayBeEncoded(spec), Describe(spec));
   HR_CHECK(transfer.residual == nullptr || MayHaveResidual(spec), Describe(spec));
@@ -147,6 +150,7 @@ void Collectives::Post(const Transfer& transfer) {
   collective.output = transfer.output;
   collective.residual = transfer.residual;
   collective.seed = transfer.seed;
+  if (spec.factored()) collective.TakeFactors(transfer);
   open_.SetPosted(collective);
   if (!failure_.failed()) CheckHeld(collective);
 }
@@ -410,16 +414,29 @@ void Collectives::Begin(TimeNs now) {
 void Collectives::BeginOf(std::uint32_t orders, TimeNs now) {
   for (std::size_t i = 0; i < open_.open_count(); ++i) {
     const std::uint16_t index = open_.OpenAt(i);
-    const OpenCollective& collective = open_.at(index);
+    OpenCollective& collective = open_.at(index);
     if ((orders & Bit(OrderOf(collective))) == 0) continue;
     while (collective.next_piece < collective.wanted_end) {
-      if (failure_.failed() || !BeginPiece(index, now)) return;
+      if (failure_.failed()) return;
+      // Nothing may begin before the pieces that it waits for.
+      if (collective.is_between_factors()) return StepFactors(collective);
+      if (!BeginPiece(index, now)) return;
       if (!collective.spec.encoded()) continue;
       // What was encoded can leave while the next is encoded.
       dirty_ = true;
       return;
     }
+    if (collective.has_factors_left() && collective.active_count == 0) {
+      return StepFactors(collective);
+    }
   }
+}
+
+// One part of the work, where no piece is under way: others have their turn before the next.
+void Collectives::StepFactors(OpenCollective& collective) {
+  if (collective.active_count > 0 || failure_.failed()) return;
+  collective.factors.Step(collective.codec);
+  dirty_ = true;
 }
 
 // False when the order's window is full, or its staging.
@@ -432,7 +449,7 @@ bool Collectives::BeginPiece(std::uint16_t collective_index, TimeNs now) {
   const Partition::Range range = collective.partition.PieceRange(number);
   RunWalk& walk = collective.walk;
   walk.Seek(range.begin);
-  const bool encoded = collective.spec.encoded();
+  const bool encoded = collective.spec.encoded() && !collective.spec.factored();
   const bool gathered = !encoded && !walk.over() && walk.stretch().end < range.begin + range.count;
   const std::size_t slots_count = schedule.staged_max + std::size_t{gathered || encoded};
   if (!open_.HasSlots(collective, slots_count)) return false;
@@ -553,8 +570,8 @@ void Collectives::EndPiece(std::uint16_t index) {
 void Collectives::End(TimeNs now, std::vector<Completion>& completions) {
   for (std::size_t i = 0; i < open_.open_count();) {
     const OpenCollective& collective = open_.at(open_.OpenAt(i));
-    const bool all_begun = collective.next_piece >= collective.partition.pieces_count();
-    if (collective.active_count > 0 || (!broken_ && !all_begun)) {
+    const bool is_whole = collective.all_begun() && !collective.has_factors_left();
+    if (collective.active_count > 0 || (!broken_ && !is_whole)) {
       ++i;
       continue;
     }
@@ -562,7 +579,7 @@ void Collectives::End(TimeNs now, std::vector<Completion>& completions) {
       open_.SetOver(collective);
       dirty_ = dirty_ || starved_;
     } else {
-      const bool succeeded = all_begun && !broken_;
+      const bool succeeded = is_whole && !broken_;
       completions.push_back({.token = collective.token,
                              .code = succeeded ? Code::kOk : failure_.error()->code(),
                              .cause = succeeded ? std::string() : failure_.error()->text(),

@@ -125,6 +125,7 @@ class Collectives {
   OpenCollective& Open(const CollectiveSpec& spec, std::uint64_t position, const RunWalk& walk);
   void BeginHeld();
   void BeginOf(std::uint32_t orders, TimeNs now);
+  void StepFactors(OpenCollective& collective);
   bool BeginPiece(std::uint16_t collective_index, TimeNs now);
   void BeginRound(std::uint16_t index);
   void Send(std::uint16_t index, std::uint16_t member);

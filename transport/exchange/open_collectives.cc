@@ -6,6 +6,15 @@
 
 namespace headrace::transport {
 
+void OpenCollective::TakeFactors(const Transfer& transfer) {
+  const Stretch stretch = walk.stretch();
+  HR_CHECK(transfer.factors != nullptr && stretch.end == transfer.count, stretch.end);
+  factors = FactorSum(transfer, spec, memory + stretch.offset,
+                      residual == nullptr ? nullptr : residual + stretch.offset);
+  memory = factors.factors();
+  walk = RunWalk(DType::kFloat32, spec.SentCount(), {}, 0);
+}
+
 OpenCollectives::OpenCollectives(std::uint32_t transfers_max, const GroupLimits& limits,
                                  std::uint32_t slots_max, bool copies)
     : transfers_max_(transfers_max),

@@ -14,6 +14,7 @@
 #include "transport/exchange/choose.h"
 #include "transport/exchange/collective_schedule.h"
 #include "transport/exchange/collective_spec.h"
+#include "transport/exchange/factor_sum.h"
 #include "transport/exchange/limits.h"
 #include "transport/exchange/partition.h"
 #include "transport/network.h"
@@ -37,8 +38,18 @@ struct OpenCollective {
   std::uint32_t wanted_end = 0;    // pieces below may begin; a server learns it from messages
   std::uint32_t active_count = 0;  // pieces under way
   TimeNs begin_ns = kNever;
-  CodecUse codec{};  // so far
+  CodecUse codec{};   // so far
+  FactorSum factors;  // of a matrix that is factored: then `memory` is theirs
 
+  bool all_begun() const { return next_piece >= partition.pieces_count(); }
+  // From now on what crosses, and is summed, is the factors of its matrix.
+  void TakeFactors(const Transfer& transfer);
+  // Whether the next piece is of a right factor that is not there yet.
+  bool is_between_factors() const {
+    return factors.lacks_right_factor() && next_piece == partition.left_pieces_count();
+  }
+  // Whether something has to be made of factors yet.
+  bool has_factors_left() const { return factors.exists() && !factors.done(); }
   // Where results belong on a node with data.
   std::byte* Result() const { return spec.kind == Collective::kReduce ? output : memory; }
 };

@@ -16,7 +16,7 @@ constexpr std::uint64_t RoundUp(std::uint64_t value, std::uint64_t step) {
 Partition::Partition(const CollectiveSpec& spec, Pattern pattern, std::uint64_t position,
                      std::uint32_t data_count, std::uint32_t servers_count,
                      std::size_t piece_size_max)
-    : count_(spec.count) {
+    : count_(spec.SentCount()) {
   HR_CHECK(piece_size_max >= kPieceAlignment && piece_size_max % kPieceAlignment == 0,
            piece_size_max);
   switch (pattern) {
@@ -45,9 +45,11 @@ Partition::Partition(const CollectiveSpec& spec, Pattern pattern, std::uint64_t 
   // Each owner has pieces of a half, and the same ones of both halves.
   const bool half = IsHalf(spec.kind);
   turn_ = half ? 0 : static_cast<std::uint32_t>(digits % owners_count_);
-  const std::uint64_t bytes = spec.Bytes();
+  if (spec.factored()) CutLeftFactor(spec, piece_size_max);
+  const std::uint64_t bytes = spec.SizeOfElements(count_);
   // Elements that are not taken apart, and what they take on their way.
-  const std::uint64_t unit = Loses(spec.codec) ? kCodecBlock : kPieceAlignment / SizeOf(spec.dtype);
+  const std::uint64_t unit =
+      HasBlocks(spec.codec) ? kCodecBlock : kPieceAlignment / SizeOf(spec.dtype);
   const std::size_t unit_size = spec.SizeOfElements(unit);
   const std::uint64_t wanted =
       RoundUp(bytes / (std::uint64_t{owners_count_} * kPiecesPerOwner), unit_size);
@@ -57,18 +59,37 @@ Partition::Partition(const CollectiveSpec& spec, Pattern pattern, std::uint64_t 
   const std::uint64_t size =
       std::min<std::uint64_t>(std::max<std::uint64_t>(wanted, least), piece_size_max);
   piece_count_ = size / unit_size * unit;
-  if (Loses(spec.codec)) piece_count_ = std::min(piece_count_, kEncodedPieceCountMax);
+  if (HasBlocks(spec.codec)) piece_count_ = std::min(piece_count_, kEncodedPieceCountMax);
   HR_CHECK(piece_count_ > 0, piece_size_max, unit_size);
   // A transfer of nothing is still a message, so that nodes find out when they disagree.
   const std::uint64_t pieces = std::max<std::uint64_t>(RoundUp(count_, piece_count_) / piece_count_,
                                                        half ? owners_count_ : 1);
   HR_CHECK(pieces < UINT32_MAX - 2 * kNodesMax, pieces);
-  pieces_count_ = static_cast<std::uint32_t>(pieces);
+  pieces_count_ = left_pieces_count_ + static_cast<std::uint32_t>(pieces);
+}
+
+// As many rows as the matrix has in what may be encoded in one go.
+void Partition::CutLeftFactor(const CollectiveSpec& spec, std::size_t piece_size_max) {
+  const std::uint64_t rank = spec.codec.parameter;
+  const std::uint64_t most = piece_size_max / (rank * sizeof(float));
+  HR_CHECK(most > 0, piece_size_max, rank);
+  const std::uint64_t rows =
+      std::max<std::uint64_t>(1, std::min(most, kEncodedPieceCountMax / (spec.count / spec.rows)));
+  const std::uint64_t pieces = RoundUp(spec.rows, rows) / rows;
+  HR_CHECK(pieces < UINT32_MAX / 2, pieces);
+  left_pieces_count_ = static_cast<std::uint32_t>(pieces);
+  left_piece_count_ = rows * rank;
+  left_count_ = spec.rows * rank;
+  count_ -= left_count_;
 }
 
 Partition::Range Partition::PieceRange(std::uint32_t piece) const {
-  const std::uint64_t begin = std::min(piece * piece_count_, count_);
-  return {.begin = begin, .count = std::min(piece_count_, count_ - begin)};
+  if (piece < left_pieces_count_) {
+    const std::uint64_t begin = piece * left_piece_count_;
+    return {.begin = begin, .count = std::min(left_piece_count_, left_count_ - begin)};
+  }
+  const std::uint64_t begin = std::min((piece - left_pieces_count_) * piece_count_, count_);
+  return {.begin = left_count_ + begin, .count = std::min(piece_count_, count_ - begin)};
 }
 
 std::uint32_t Partition::Owner(std::uint32_t piece) const {

@@ -27,10 +27,14 @@ class Partition {
   };
 
   Partition() = default;
+  // A matrix that is factored is cut into pieces of its left factor, whole rows of it, and then of
+  // its right one.
   // `piece_size_max` is in bytes, a multiple of kPieceAlignment.
   Partition(const CollectiveSpec& spec, Pattern pattern, std::uint64_t position,
             std::uint32_t data_count, std::uint32_t servers_count, std::size_t piece_size_max);
 
+  // Pieces of the left factor; 0 where nothing is factored.
+  std::uint32_t left_pieces_count() const { return left_pieces_count_; }
   // At least one for each owner in a reduce_scatter or all_gather, however few elements there are.
   std::uint32_t pieces_count() const { return pieces_count_; }
   Range PieceRange(std::uint32_t piece) const;
@@ -40,8 +44,13 @@ class Partition {
   std::uint32_t NextOwned(std::uint32_t piece, std::uint32_t member) const;
 
  private:
-  std::uint64_t count_ = 0;
-  std::uint64_t piece_count_ = 1;  // elements of all pieces but the last
+  void CutLeftFactor(const CollectiveSpec& spec, std::size_t piece_size_max);
+
+  std::uint64_t left_count_ = 0;  // elements of a left factor, and of its pieces but the last
+  std::uint64_t left_piece_count_ = 0;
+  std::uint32_t left_pieces_count_ = 0;
+  std::uint64_t count_ = 0;        // of the rest, which is all where nothing is factored
+  std::uint64_t piece_count_ = 1;  // elements of all its pieces but the last
   std::uint32_t pieces_count_ = 0;
   // Owners take turns. Each transfer begins with another, lest one owner gets all small transfers.
   std::uint32_t owners_count_ = 1;

@@ -13,9 +13,19 @@ std::uint32_t DivisorOf(const CollectiveSpec& spec) {
   return spec.reduction == Reduction::kAverage ? spec.divisor : 1;
 }
 
-// An average is a sum until the last addition.
+// An average is a sum until the last addition; factors are divided as the product that they make.
 Reduction ReductionOf(const CollectiveSpec& spec, const Round& round) {
+  if (spec.factored()) return Reduction::kSum;
   return spec.reduction == Reduction::kAverage && !round.last ? Reduction::kSum : spec.reduction;
+}
+
+// The elements that an encoded piece stands for: rows of a left factor for those of the matrix, and
+// a right factor for none besides.
+std::uint64_t PlainCount(const OpenCollective& collective, const OpenPiece& piece) {
+  const CollectiveSpec& spec = collective.spec;
+  if (!spec.factored()) return piece.range.count;
+  if (piece.number >= collective.partition.left_pieces_count()) return 0;
+  return piece.range.count / spec.codec.parameter * (spec.count / spec.rows);
 }
 
 }  // namespace
@@ -27,6 +37,10 @@ void PieceMemory::Begin(OpenCollective& collective, OpenPiece& piece) {
     AddResidual(EncodedRangeOf(collective, piece));
   }
   if (piece.gathered) Gather(collective, piece);
+  if (collective.spec.factored()) {
+    if (piece.number >= collective.partition.left_pieces_count()) return;
+    return collective.factors.Project(piece.range.begin, piece.range.count, collective.codec);
+  }
   // An owner keeps its own part as it is until the sum is there.
   if (Loses(collective.spec.codec) && piece.schedule.rounds[0].sends_count > 0) {
     Encode(collective, piece);
@@ -44,8 +58,9 @@ void PieceMemory::BeginRound(OpenCollective& collective, OpenPiece& piece, const
   if (collective.spec.lossless() && round.sends_count > 0 && !round.empty) {
     EncodeLossless(collective, piece);
   }
-  if (!piece.encoded || round.empty) return;
-  use.plain_bytes += round.sends_count * piece.range.count * sizeof(float);
+  const CollectiveSpec& spec = collective.spec;
+  if (!spec.encoded() || round.empty) return;
+  use.plain_bytes += round.sends_count * PlainCount(collective, piece) * sizeof(float);
   use.sent_bytes += std::uint64_t{round.sends_count} * piece.sent_size;
 }
 

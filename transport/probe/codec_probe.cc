@@ -6,8 +6,10 @@
 
 #include "ipc/base/check.h"
 #include "ipc/base/clock.h"
+#include "ipc/base/matrix.h"
 #include "transport/codec/codec.h"
 #include "transport/codec/lossless.h"
+#include "transport/codec/low_rank.h"
 #include "transport/exchange/limits.h"
 #include "transport/exchange/partition.h"
 
@@ -16,6 +18,9 @@ namespace {
 
 constexpr std::uint64_t kMeasuredCount = std::uint64_t{1} << 17;  // elements of a range
 constexpr std::uint64_t kRangesCount = 8;                         // one after the other
+// As a matrix.
+constexpr std::uint64_t kMeasuredRows = 256;
+constexpr std::uint64_t kMeasuredColumns = kMeasuredCount / kMeasuredRows;
 constexpr int kTimes = 3;
 
 class CodecMeasurement {
@@ -23,7 +28,8 @@ class CodecMeasurement {
   CodecMeasurement()
       : values_(kMeasuredCount * kRangesCount),
         residuals_(values_.size()),
-        encoded_(2 * kMeasuredCount * sizeof(float)) {
+        encoded_(2 * kMeasuredCount * sizeof(float)),
+        factors_(kRankMax * (kMeasuredRows + 2 * kMeasuredColumns)) {
     // About as values of a normal distribution: sums of a few even ones, the same everywhere.
     std::uint64_t state = 1;
     for (float& value : values_) {
@@ -56,6 +62,11 @@ class CodecMeasurement {
       least(cost.encode_s_per_byte, encode);
       least(cost.decode_s_per_byte, decode);
     }
+    if (codec.kind == Codec::kPowerSgd) {
+      const auto sent =
+          static_cast<double>(FactorsCount(codec, kMeasuredRows, kMeasuredCount) * sizeof(float));
+      cost.share = sent / kBytes;
+    }
     cost.share = std::min(cost.share, 1.0);
     const auto bounded = [](double& each) {
       each = std::min(each, kCodecSecondsPerByteMax * 0.999);
@@ -68,7 +79,39 @@ class CodecMeasurement {
  private:
   static constexpr double kBytes = static_cast<double>(kMeasuredCount * sizeof(float));
 
+  // A matrix of the residuals, which may be anything that is finite.
+  MatrixRows MatrixAt(const Codec& codec, std::uint64_t range) {
+    return {.values = residuals_.data() + range,
+            .residual = residuals_.data() + (range + kMeasuredCount) % residuals_.size(),
+            .rows = kMeasuredRows,
+            .columns = kMeasuredColumns,
+            .rank = codec.parameter};
+  }
+  float* RightFactor(const Codec& codec) {
+    return factors_.data() + kMeasuredRows * codec.parameter;
+  }
+  float* OwnRightFactor(const Codec& codec) {
+    return RightFactor(codec) + kMeasuredColumns * codec.parameter;
+  }
+
+  void EncodeMatrix(const Codec& codec, std::uint64_t range) {
+    const MatrixRows matrix = MatrixAt(codec, range);
+    PrepareRightFactor(RightFactor(codec), kMeasuredColumns, codec.parameter, range);
+    MultiplyByRightFactor(matrix, RightFactor(codec), factors_.data());
+    OrthonormalBasis basis(codec.parameter);
+    basis.Add(factors_.data(), kMeasuredRows);
+    const bool finite = basis.Finish();
+    HR_CHECK(finite, range);
+    basis.Replace(factors_.data(), kMeasuredRows);
+    std::fill_n(OwnRightFactor(codec), kMeasuredColumns * codec.parameter, 0.0F);
+    AddToRightFactor(matrix, factors_.data(), OwnRightFactor(codec));
+  }
+
   std::size_t Encode(const Codec& codec, std::uint64_t range) {
+    if (codec.kind == Codec::kPowerSgd) {
+      EncodeMatrix(codec, range);
+      return 0;
+    }
     if (codec == Codec::kLossless) {
       LosslessWriter writer{.out = encoded_.data(), .size_max = kMeasuredCount * sizeof(float) - 1};
       EncodeLossless(values_.data() + range, kMeasuredCount, writer);
@@ -81,6 +124,10 @@ class CodecMeasurement {
   }
 
   void Decode(const Codec& codec, std::uint64_t range, std::size_t size) {
+    if (codec.kind == Codec::kPowerSgd) {
+      return WriteProduct(MatrixAt(codec, range), factors_.data(), RightFactor(codec),
+                          OwnRightFactor(codec), 1);
+    }
     if (codec == Codec::kLossless) {
       LosslessReader reader{.in = {encoded_.data(), size}};
       for (std::uint64_t i = 0; i < kMeasuredCount; i += kCodecBlock) {
@@ -95,6 +142,7 @@ class CodecMeasurement {
   std::vector<float> values_;
   std::vector<float> residuals_;
   std::vector<std::byte> encoded_;
+  std::vector<float> factors_;  // of a matrix: the left one, the right one, the right one anew
   std::uint64_t next_ = 0;
 };
 
@@ -112,6 +160,7 @@ std::vector<CodecCost> MeasureCodecs() {
 CodecCost OfTransfer(const CodecCost& measured, std::uint32_t nodes_count) {
   HR_CHECK(nodes_count > 0);
   CodecCost cost = measured;
+  if (measured.codec.kind == Codec::kPowerSgd) return cost;  // once, whoever sums the factors
   const double nodes = nodes_count;
   const bool exchanged = nodes_count == 2 && Loses(measured.codec);
   const double decoded = exchanged ? 2 : (2 * nodes - 1) / nodes;

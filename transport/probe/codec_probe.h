@@ -16,7 +16,8 @@ namespace headrace::transport {
 std::vector<CodecCost> MeasureCodecs();
 
 // What a node of so many pays for a transfer: all is encoded once; it decodes what others sent of
-// its share, and the sum of everything. Two nodes exchange, and each decodes what both sent.
+// its share, and the sum of everything. Two nodes exchange, and each decodes what both sent. A
+// matrix that crosses as factors is made of them once.
 CodecCost OfTransfer(const CodecCost& measured, std::uint32_t nodes_count);
 
 // How many nodes own pieces of an encoded transfer: among two that exchange, pieces have no owner

@@ -1,0 +1,142 @@
+#include "transport/exchange/factor_sum.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "ipc/base/check.h"
+#include "ipc/base/clock.h"
+#include "ipc/base/matrix.h"
+#include "transport/codec/block_size.h"
+#include "transport/codec/codec.h"
+#include "transport/exchange/partition.h"
+
+namespace headrace::transport {
+namespace {
+
+// Elements of a part of the result that tell how much is left out of it.
+constexpr std::uint64_t kSampledMax = 64;
+
+}  // namespace
+
+FactorSum::FactorSum(const Transfer& transfer, const CollectiveSpec& spec, std::byte* values,
+                     std::byte* residual)
+    : values_(reinterpret_cast<float*>(values)),
+      residual_(reinterpret_cast<float*>(residual)),
+      p_(reinterpret_cast<float*>(transfer.factors)),
+      q_(p_ + transfer.rows * spec.codec.parameter),
+      own_q_(q_ + transfer.count / transfer.rows * spec.codec.parameter),
+      rows_(spec.rows),
+      columns_(spec.count / spec.rows),
+      rank_(spec.codec.parameter),
+      divisor_(spec.reduction == Reduction::kAverage ? spec.divisor : 1),
+      phase_(Phase::kProject),
+      basis_(spec.codec.parameter) {
+  PrepareRightFactor(q_, columns_, rank_, transfer.seed);
+}
+
+MatrixRows FactorSum::RowsAt(std::uint64_t row, std::uint64_t rows) const {
+  const std::uint64_t offset = row * columns_;
+  return {.values = values_ + offset,
+          .residual = residual_ == nullptr ? nullptr : residual_ + offset,
+          .rows = rows,
+          .columns = columns_,
+          .rank = rank_};
+}
+
+std::uint64_t FactorSum::TakeRows() {
+  const std::uint64_t most = std::max<std::uint64_t>(1, kEncodedPieceCountMax / columns_);
+  return std::min(most, rows_ - next_row_);
+}
+
+void FactorSum::Project(std::uint64_t begin, std::uint64_t count, CodecUse& use) {
+  HR_CHECK(phase_ == Phase::kProject && begin % rank_ == 0 && count % rank_ == 0, begin, count);
+  const TimeNs start = MonotonicNow();
+  MultiplyByRightFactor(RowsAt(begin / rank_, count / rank_), q_, p_ + begin);
+  use.encode_ns += MonotonicNow() - start;
+}
+
+void FactorSum::Step(CodecUse& use) {
+  if (phase_ == Phase::kProject) phase_ = Phase::kOrthogonalize;
+  if (phase_ == Phase::kSummed) {
+    phase_ = Phase::kExpand;
+    finite_ = finite_ && AllFinite(q_, RightCount());
+  }
+  const TimeNs start = MonotonicNow();
+  switch (phase_) {
+    case Phase::kOrthogonalize:
+      Orthogonalize();
+      break;
+    case Phase::kRestrict:
+      Restrict();
+      break;
+    case Phase::kExpand:
+      Expand(use);
+      use.decode_ns += MonotonicNow() - start;
+      return;
+    case Phase::kNone:
+    case Phase::kProject:
+    case Phase::kSummed:
+    case Phase::kDone:
+      HR_CHECK(false, static_cast<int>(phase_));
+  }
+  use.encode_ns += MonotonicNow() - start;
+}
+
+// Rows of the left factor have products as rows of the matrix have elements.
+void FactorSum::Orthogonalize() {
+  const std::uint64_t most =
+      std::max<std::uint64_t>(1, kEncodedPieceCountMax / (std::uint64_t{rank_} * rank_));
+  const std::uint64_t rows = std::min(most, rows_ - next_row_);
+  basis_.Add(LeftOf(next_row_), rows);
+  next_row_ += rows;
+  if (next_row_ < rows_) return;
+  finite_ = basis_.Finish();
+  std::fill_n(own_q_, RightCount(), 0.0F);
+  std::fill_n(q_, RightCount(), 0.0F);
+  next_row_ = 0;
+  // All nodes have the same sum, and leave the rest out alike.
+  phase_ = finite_ ? Phase::kRestrict : Phase::kSummed;
+}
+
+void FactorSum::Restrict() {
+  const std::uint64_t rows = TakeRows();
+  basis_.Replace(LeftOf(next_row_), rows);
+  AddToRightFactor(RowsAt(next_row_, rows), LeftOf(next_row_), own_q_);
+  next_row_ += rows;
+  if (next_row_ < rows_) return;
+  std::copy_n(own_q_, RightCount(), q_);
+  next_row_ = 0;
+  phase_ = Phase::kSummed;
+}
+
+void FactorSum::Expand(CodecUse& use) {
+  const std::uint64_t rows = TakeRows();
+  WriteRows(RowsAt(next_row_, rows), LeftOf(next_row_), use);
+  next_row_ += rows;
+  if (next_row_ < rows_) return;
+  // The next sum begins anew.
+  if (!finite_) {
+    std::fill_n(q_, RightCount(), 0.0F);
+    use.not_finite_blocks += CodecBlocks(rows_ * columns_);
+  }
+  phase_ = Phase::kDone;
+}
+
+void FactorSum::WriteRows(const MatrixRows& rows, const float* p, CodecUse& use) const {
+  if (!finite_) return WriteNotFinite(rows);
+  std::array<float, kSampledMax> sampled{};
+  const std::uint64_t count =
+      residual_ == nullptr ? 0 : std::min(kSampledMax, rows.rows * rows.columns);
+  std::copy_n(rows.values, count, sampled.data());
+  WriteProduct(rows, p, q_, own_q_, divisor_);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const double value = sampled[i];
+    const double left_out = rows.residual[i];
+    if (!std::isfinite(value) || !std::isfinite(left_out)) continue;
+    use.sum_squares += value * value;
+    use.residual_squares += left_out * left_out;
+  }
+}
+
+}  // namespace headrace::transport
