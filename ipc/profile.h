@@ -29,8 +29,9 @@ inline constexpr double kSecondsMax = 1e6;                             // of one
 struct Tensor {
   std::string name;
   std::uint64_t elements = 0;
-  double backward_s = 0;  // the tensor's share of its layer's backward pass
-  double forward_s = 0;   // the tensor's share of its layer's forward pass
+  double backward_s = 0;   // the tensor's share of its layer's backward pass
+  double forward_s = 0;    // the tensor's share of its layer's forward pass
+  std::uint64_t rows = 0;  // of a gradient that is known to be a matrix; files do not tell
 
   friend bool operator==(const Tensor&, const Tensor&) = default;
 };

@@ -24,6 +24,7 @@ void AddSizes(const Workload& work, const Route& route, std::vector<CandidateDra
   HR_CHECK(exact != candidates.end(), candidates.size());
   const Draft draft = exact->draft;
   const auto add = [&](Variant variant, Draft sized) {
+    sized = WithWholeMatrices(work, sized);
     if (sized.blocks.size() == draft.blocks.size()) return;
     candidates.push_back({{Policy::kExact, variant}, std::move(sized), {}});
   };
@@ -44,9 +45,9 @@ void AddVariants(const Profile& profile, const Route& route, const Recording& re
     work.codecs = codecs;
     const CostPiece other{0, line.startup_s * startup_factor, line.s_per_byte};
     const ScaledProblem scaled = ScaleByCodecs(work, route, InNodeScale::kMean);
-    Draft draft =
-        Unscaled(ExactOnLane(scaled.work, other, work.backward_s() + work.forward_s()).draft,
-                 scaled.work, work);
+    Draft draft = WithWholeMatrices(
+        work, Unscaled(ExactOnLane(scaled.work, other, work.backward_s() + work.forward_s()).draft,
+                       scaled.work, work));
     candidates.push_back({{Policy::kExact, variant}, std::move(draft), {}});
   };
   add(Variant::kEarly, kEarlyShare, 1, 1);

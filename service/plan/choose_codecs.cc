@@ -33,8 +33,8 @@ Route LaneBetweenNodes(const Stage& stage) {
   route.halves = false;
   Stage& lane = route.stages.front();
   for (const CodedLines& coded : stage.coded) {
-    if (stage.rails.size() == 1) {
-      lane.coded.push_back(coded);
+    if (stage.rails.size() == 1 || coded.cost.codec.kind == Codec::kPowerSgd) {
+      lane.coded.push_back({coded.cost, {coded.lines.front()}});
       continue;
     }
     Stage as = stage;
@@ -49,14 +49,18 @@ Route LaneBetweenNodes(const Stage& stage) {
   return route;
 }
 
-// None where no allowed codec has a cost.
-Codec FastestOf(const Stage& lane, const AllowedCodecs& allowed, std::uint64_t bytes) {
+// The codec in which all these tensors together are fastest; none where no allowed codec has a
+// cost.
+Codec FastestOf(const Stage& lane, const AllowedCodecs& allowed, Workload work,
+                std::span<const TensorRange> tensors) {
   Codec fastest;
   double fastest_s = 0;
+  std::uint64_t bytes = 0;
+  for (const TensorRange& tensor : tensors) bytes += tensor.bytes;
   for (const Codec& codec : allowed.List()) {
-    const CodedLines* const coded = FindCoded(lane, codec);
-    if (coded == nullptr) continue;
-    const double seconds = coded->lines.front().Seconds(bytes);
+    if (FindCoded(lane, codec) == nullptr) continue;
+    work.codecs.assign(work.size(), codec);
+    const double seconds = BlockSeconds(lane, work, Collective::kAllReduce, tensors, bytes);
     if (fastest != Codec::kNone && seconds >= fastest_s) continue;
     fastest = codec;
     fastest_s = seconds;
@@ -224,11 +228,11 @@ std::vector<Codec> CodecsAsTheyMay(const Workload& work, const Route& route,
   for (std::size_t l = 0; l < choices.size(); ++l) {
     if (choices[l].allowed.empty() || codecs[l] != Codec::kNone) continue;
     const auto is_alike = [&](std::size_t other) { return choices[other] == choices[l]; };
-    std::uint64_t bytes = 0;
-    for (std::size_t other = l; other < choices.size(); ++other) {
-      if (is_alike(other)) bytes += work.bytes[other];
+    std::vector<TensorRange> tensors;
+    for (std::uint32_t other = static_cast<std::uint32_t>(l); other < choices.size(); ++other) {
+      if (is_alike(other)) tensors.push_back({other, 0, work.bytes[other]});
     }
-    const Codec fastest = FastestOf(lane.stages.front(), choices[l].allowed, bytes);
+    const Codec fastest = FastestOf(lane.stages.front(), choices[l].allowed, work, tensors);
     for (std::size_t other = l; other < choices.size(); ++other) {
       if (is_alike(other)) codecs[other] = fastest;
     }

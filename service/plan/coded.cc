@@ -5,24 +5,40 @@
 #include <utility>
 
 #include "ipc/base/check.h"
+#include "ipc/base/matrix.h"
 
 namespace headrace::plan {
 namespace {
 
-// Bytes of the ranges by codec, in the order in which codecs come first.
-std::vector<std::pair<Codec, std::uint64_t>> BytesByCodec(const Workload& work,
-                                                          std::span<const TensorRange> ranges) {
-  std::vector<std::pair<Codec, std::uint64_t>> sums;
+bool IsFactored(const Codec& codec) { return codec.kind == Codec::kPowerSgd; }
+
+// What crosses as one transfer.
+struct CodecBytes {
+  Codec codec;
+  std::uint64_t bytes = 0;
+  double factor_bytes = 0;  // of a matrix that crosses as factors
+};
+
+// The ranges by codec, in the order in which codecs come first. Each matrix is one by itself.
+std::vector<CodecBytes> BytesByCodec(const Workload& work, std::span<const TensorRange> ranges) {
+  std::vector<CodecBytes> sums;
   for (const TensorRange& range : ranges) {
     const Codec codec = work.codecs[range.tensor];
-    const auto found = std::ranges::find(sums, codec, [](const auto& sum) { return sum.first; });
-    if (found != sums.end()) {
-      found->second += range.bytes;
+    const auto found = std::ranges::find(sums, codec, &CodecBytes::codec);
+    if (found == sums.end() || IsFactored(codec)) {
+      const double share = SentShare(work, range.tensor, codec);
+      sums.push_back({codec, range.bytes, share * static_cast<double>(range.bytes)});
     } else {
-      sums.emplace_back(codec, range.bytes);
+      found->bytes += range.bytes;
     }
   }
   return sums;
+}
+
+// What the first rail spends on a matrix.
+double FactoredSeconds(const Stage& stage, const CodedLines& coded, const CodecBytes& matrix) {
+  return coded.lines[0].Seconds(matrix.bytes) +
+         stage.rails[0].line.pieces.back().s_per_byte * matrix.factor_bytes;
 }
 
 bool IsCoded(const Stage& stage, const Workload& work) {
@@ -56,6 +72,18 @@ PiecewiseCost EncodedLine(const CostPiece& plain, const CodecCost& cost, const P
     line.pieces.push_back({at(full), plain.startup_s + quicker * most, slower});
   }
   return line;
+}
+
+PiecewiseCost FactoredLine(const CostPiece& plain, const CodecCost& cost) {
+  return Affine(2 * plain.startup_s, cost.encode_s_per_byte + cost.decode_s_per_byte);
+}
+
+double SentShare(const Workload& work, std::size_t tensor, const Codec& codec) {
+  if (!IsFactored(codec) || tensor >= work.rows.size()) return 1;
+  const std::uint64_t count = work.bytes[tensor] / sizeof(float);
+  if (!HasFactors(codec, work.rows[tensor], count)) return 1;
+  return static_cast<double>(FactorsCount(codec, work.rows[tensor], count)) /
+         static_cast<double>(count);
 }
 
 const CodedLines* FindCoded(const Stage& stage, const Codec& codec) {
@@ -94,9 +122,14 @@ std::vector<double> RailSeconds(const Stage& stage, const Workload& work,
     add(stage, bytes);
     return seconds;
   }
-  for (const auto& [codec, codec_bytes] : BytesByCodec(work, ranges)) {
-    const bool encoded = codec_bytes >= kEncodedBytesMin;
-    add(InCodec(stage, encoded ? FindCoded(stage, codec) : nullptr), codec_bytes);
+  for (const CodecBytes& transfer : BytesByCodec(work, ranges)) {
+    const bool encoded = transfer.bytes >= kEncodedBytesMin;
+    const CodedLines* const coded = encoded ? FindCoded(stage, transfer.codec) : nullptr;
+    if (coded != nullptr && IsFactored(transfer.codec)) {
+      seconds[0] = std::max(seconds[0], 0.0) + FactoredSeconds(stage, *coded, transfer);
+    } else {
+      add(InCodec(stage, coded), transfer.bytes);
+    }
   }
   return seconds;
 }
@@ -112,10 +145,14 @@ double BlockSeconds(const Stage& stage, const Workload& work, Collective kind,
     return *std::ranges::max_element(seconds);
   }
   double seconds = 0;
-  for (const auto& [codec, codec_bytes] : BytesByCodec(work, ranges)) {
+  for (const CodecBytes& transfer : BytesByCodec(work, ranges)) {
     const CodedLines* const coded =
-        codec_bytes < kEncodedBytesMin ? nullptr : FindCoded(stage, codec);
-    seconds += (coded == nullptr ? stage.rails[0].line : coded->lines[0]).Seconds(codec_bytes);
+        transfer.bytes < kEncodedBytesMin ? nullptr : FindCoded(stage, transfer.codec);
+    if (coded != nullptr && IsFactored(transfer.codec)) {
+      seconds += FactoredSeconds(stage, *coded, transfer);
+      continue;
+    }
+    seconds += (coded == nullptr ? stage.rails[0].line : coded->lines[0]).Seconds(transfer.bytes);
   }
   return seconds;
 }

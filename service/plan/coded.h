@@ -4,6 +4,10 @@
 // encoded, sent and decoded piece by piece: while one piece is on the wire, the node encodes the
 // next and decodes the one before. So a transfer takes its startup, the slower of the wire and of
 // the processor for all its bytes, and the quicker of both for one piece.
+//
+// A matrix that crosses as two factors (powersgd) is a transfer of its own, never cut, and goes
+// over the first rail only. It takes its work, two startups, and the wire for the bytes of both
+// factors.
 #pragma once
 
 #include <span>
@@ -27,6 +31,11 @@ struct PieceSizes {
 
 // What a transfer costs in that codec where it costs `plain` as it is, in its own bytes.
 PiecewiseCost EncodedLine(const CostPiece& plain, const CodecCost& cost, const PieceSizes& sizes);
+
+// What the work on a matrix costs, and two startups; its factors' bytes come to that.
+PiecewiseCost FactoredLine(const CostPiece& plain, const CodecCost& cost);
+// Bytes that cross for each byte of the tensor in that codec: of powersgd that depends on it.
+double SentShare(const Workload& work, std::size_t tensor, const Codec& codec);
 
 // What each rail of the stage spends on a block of these ranges; below 0 where it has none of it.
 std::vector<double> RailSeconds(const Stage& stage, const Workload& work,

@@ -159,6 +159,29 @@ void Draft::Close() {
   if (blocks.back().bytes == 0) blocks.pop_back();
 }
 
+Draft WithWholeMatrices(const Workload& work, const Draft& draft) {
+  const bool has_any = std::ranges::any_of(
+      work.codecs, [](const Codec& codec) { return codec.kind == Codec::kPowerSgd; });
+  if (!has_any) return draft;
+  const auto border = [&work](std::uint32_t tensor, std::uint64_t bytes) -> std::uint64_t {
+    if (work.codecs[tensor].kind != Codec::kPowerSgd) return bytes;
+    return 2 * bytes < work.bytes[tensor] ? 0 : work.bytes[tensor];
+  };
+  Draft whole;
+  whole.barrier = draft.barrier;
+  whole.in_flight_max = draft.in_flight_max;
+  for (const DraftBlock& block : draft.blocks) {
+    whole.Open(block.kind);
+    for (const TensorRange& range : draft.RangesOf(block)) {
+      const std::uint64_t begin = border(range.tensor, range.offset_bytes);
+      const std::uint64_t end = border(range.tensor, range.offset_bytes + range.bytes);
+      whole.Append(range.tensor, begin, end - begin);
+    }
+    whole.Close();
+  }
+  return whole;
+}
+
 Timetable MakeTimetable(const Workload& work, const Route& route, const Draft& draft) {
   return Clerk(work, route, draft).Fill();
 }

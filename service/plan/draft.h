@@ -52,6 +52,10 @@ struct Timetable {
   double iteration_s = 0;
 };
 
+// The draft with every matrix that crosses as factors in one block: each of its borders inside goes
+// to the nearer end of the matrix. Blocks of which nothing is left are gone.
+Draft WithWholeMatrices(const Workload& work, const Draft& draft);
+
 Timetable MakeTimetable(const Workload& work, const Route& route, const Draft& draft);
 
 // Keeps the fastest of several drafts; of equally fast ones the first.

@@ -19,7 +19,7 @@ Draft CallPolicy(Policy policy, const Workload& work, const Route& route,
   switch (policy) {
 #define HEADRACE_POLICY(number, function, name) \
   case Policy::k##function:                     \
-    return function(work, route, options);
+    return WithWholeMatrices(work, function(work, route, options));
     HEADRACE_POLICIES(HEADRACE_POLICY)
 #undef HEADRACE_POLICY
   }
@@ -67,7 +67,8 @@ Draft MakeDraft(Policy policy, const Workload& work, const Route& route,
   }
   ScaledProblem scaled = ScaleByCodecs(work, route, InNodeScale::kMean);
   const auto make = [&] {
-    return Unscaled(CallPolicy(policy, scaled.work, scaled.route, options), scaled.work, work);
+    return WithWholeMatrices(
+        work, Unscaled(CallPolicy(policy, scaled.work, scaled.route, options), scaled.work, work));
   };
   Draft draft = make();
   // Blocks with gradients of several codecs have a startup for each.

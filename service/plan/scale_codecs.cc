@@ -25,6 +25,7 @@ std::vector<double> RatiosOf(const Workload& work, const Stage& stage, InNodeSca
     const CodedLines* const coded = FindCoded(stage, work.codecs[l]);
     if (coded == nullptr) continue;
     ratios[l] = SlopeOf(InCodec(stage, coded)) / plain;
+    if (work.codecs[l].kind == Codec::kPowerSgd) ratios[l] += SentShare(work, l, work.codecs[l]);
     // What is too small to be encoded costs as if it were plain.
     if (scale == InNodeScale::kLeast) ratios[l] = std::min(ratios[l], 1.0);
   }

@@ -13,11 +13,13 @@ Workload MakeWorkload(const Profile& profile) {
   work.prefix_bytes.resize(count);
   work.release_s.resize(count);
   work.tail_s.resize(count);
+  work.rows.resize(count);
   std::uint64_t bytes = 0;
   for (std::size_t l = 0; l < count; ++l) {
     work.bytes[l] = profile.tensors[l].elements * work.element_bytes;
     bytes += work.bytes[l];
     work.prefix_bytes[l] = bytes;
+    work.rows[l] = profile.tensors[l].rows;
   }
   double released = 0;
   double tail = 0;

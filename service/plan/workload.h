@@ -20,6 +20,7 @@ struct Workload {
   std::vector<double> release_s;            // r_l = tb_{L-1} + ... + tb_l
   std::vector<double> tail_s;               // q_l = tf_l + ... + tf_{L-1}
   std::uint64_t element_bytes = 1;          // blocks are cut between elements only
+  std::vector<std::uint64_t> rows;          // of each that is known to be a matrix; else 0
   std::vector<Codec> codecs{};              // in which each crosses between nodes; empty: as it is
 
   std::size_t size() const { return bytes.size(); }

@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 
+#include "ipc/base/matrix.h"
 #include "service/plan/canonical.h"
 #include "service/plan/choose_codecs.h"
 #include "service/plan/simulate.h"
@@ -77,6 +78,80 @@ TEST(BlockSeconds, ABlockOfSeveralCodecsIsATransferForEach) {
   work.codecs.clear();
   EXPECT_DOUBLE_EQ(BlockSeconds(stage, work, Collective::kAllReduce, draft.ranges, 808'000),
                    StageCost(stage).Seconds(808'000));
+}
+
+constexpr CodecCost kFactors{.codec = Codec::kPowerSgd,
+                             .share = 0.02,
+                             .encode_s_per_byte = 3e-10,
+                             .decode_s_per_byte = 2e-10};
+
+TEST(BlockSeconds, EachMatrixIsATransferByItselfWithTheBytesOfItsFactors) {
+  const CostPiece line{0, 1e-4, 8e-9};
+  Route route = CodedRoute(line);
+  Stage& stage = route.stages[0];
+  stage.coded.push_back({kFactors, {FactoredLine(line, kFactors)}});
+  Workload work = MakeWorkload(ProfileOf({{100'000, 1, 1}, {40'000, 1, 1}, {90'000, 1, 1}}));
+  work.rows = {100, 200, 0};
+  work.codecs = {Codec::kPowerSgd, Codec::kPowerSgd, Codec::kInt8};
+  Draft draft;
+  draft.Open();
+  for (std::uint32_t l = 0; l < 3; ++l) draft.Append(l, 0, work.bytes[l]);
+  const double factors = 4.0 * 4 * (100 + 1000 + 200 + 200);
+  const double expected =
+      4 * 1e-4 + 5e-10 * 560'000 + 8e-9 * factors + stage.coded[0].lines[0].Seconds(360'000);
+  EXPECT_NEAR(BlockSeconds(stage, work, Collective::kAllReduce, draft.ranges, 920'000), expected,
+              1e-12);
+  EXPECT_DOUBLE_EQ(SentShare(work, 0, Codec::kPowerSgd), 4.0 * 1100 / 100'000);
+  EXPECT_EQ(SentShare(work, 2, Codec::kPowerSgd), 1);
+  EXPECT_EQ(SentShare(work, 0, Codec::kInt8), 1);
+  // Over several rails it takes the first.
+  stage.rails.push_back({1, {{line}}});
+  for (CodedLines& coded : stage.coded) coded.lines.push_back(coded.lines.front());
+  work.codecs[2] = Codec::kNone;
+  const std::vector<double> alone =
+      RailSeconds(stage, work, std::span(draft.ranges).first(2), 560'000);
+  EXPECT_NEAR(alone[0], 4 * 1e-4 + 5e-10 * 560'000 + 8e-9 * factors, 1e-12);
+  EXPECT_LT(alone[1], 0);
+}
+
+TEST(CodedPlans, KeepMatricesThatCrossAsFactorsWhole) {
+  Random random(43);
+  int factored = 0;
+  for (int instance = 0; instance < 40; ++instance) {
+    Profile profile = RandomProfile(random, 9, 2'000'000);
+    const CostPiece line = RandomLine(random, profile);
+    Route route = CodedRoute(line);
+    route.stages[0].coded.push_back({kFactors, {FactoredLine(line, kFactors)}});
+    std::vector<CodecChoice> choices;
+    for (Tensor& tensor : profile.tensors) {
+      tensor.elements = (tensor.elements + 99) / 100 * 100;
+      tensor.rows = 100;
+      const bool fits = HasFactors(Codec::kPowerSgd, tensor.rows, tensor.elements);
+      const std::vector<CodecChoice> possible = {
+          Codec::kInt8, fits ? CodecChoice(Codec::kPowerSgd) : CodecChoice(),
+          Free(fits ? "auto:powersgd,int8" : "auto:int8")};
+      choices.push_back(possible[Below(random, possible.size())]);
+    }
+    for (const Policy policy : kPolicies) {
+      const auto plan = MakePlan(policy, profile, route, 1, {}, {}, choices);
+      ASSERT_TRUE(plan.ok()) << plan.error().text();
+      ASSERT_TRUE(CheckCoverage(*plan, MakeWorkload(profile)).ok()) << Name(policy);
+      const std::vector<Codec> codecs = CodecsOf(*plan, profile.tensors.size());
+      for (const PlannedBlock& block : plan->blocks) {
+        for (const TensorRange& range : block.ranges) {
+          if (codecs.empty() || codecs[range.tensor] != Codec(Codec::kPowerSgd)) continue;
+          ++factored;
+          EXPECT_EQ(range.bytes, profile.tensors[range.tensor].elements * sizeof(float))
+              << Name(policy) << " instance " << instance;
+        }
+      }
+      const auto simulated = Simulate(profile, route, *plan, {});
+      ASSERT_TRUE(simulated.ok());
+      EXPECT_NEAR(simulated->iteration_s, plan->predicted_s, plan->predicted_s * kRounding)
+          << Name(policy) << " instance " << instance;
+    }
+  }
+  EXPECT_GT(factored, 100);
 }
 
 TEST(CodedPlans, CoverEveryByteAndTheSimulationAgreesForEveryPolicy) {
