@@ -121,7 +121,8 @@ interface Session {
   # An orderly end: open operations of this rank are ended, later ones of others name it.
   setLayout @5 (first :UInt32, count :UInt32, reduction :UInt8, policy :Text,
              codec :Text, codecs :List(Text), compressAfter :UInt64,
-             residuals :UInt64, iterationsBefore :UInt64, adaptive :Bool)
+             residuals :UInt64, iterationsBefore :UInt64, adaptive :Bool,
+             rows :List(UInt64))
       -> (refusal :Refusal);
   # The session's gradients: tensors first .. first + count - 1, in forward order, in one segment.
   # Once a session. policy empty: as the leader has it. codec: in which their sums cross between
@@ -129,7 +130,8 @@ interface Session {
   # compressAfter: so many iterations cross as they are. residuals: where in the segment, behind the
   # gradients, there is room for what encodings leave out; 0: nowhere. iterationsBefore: so many had
   # ended when the job lost a service; the largest of all ranks counts. adaptive: the optimizer divides
-  # by what gradients were, as Adam does, so that some codecs make it diverge.
+  # by what gradients were, as Adam does, so that some codecs make it diverge. rows: of each, where it
+  # is a matrix, and 0 where it is none; empty: nothing is said.
   registerDeviceSegment @6 (handle :DeviceHandle, pieces :List(Descriptor))
       -> (refusal :Refusal, segment :UInt32);
   # Memory of a GPU, as registerSegment. Returns when the service has mapped it for all GPUs that

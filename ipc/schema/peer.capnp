@@ -8,7 +8,7 @@ using Quorum = import "client.capnp".Quorum;
 using Membership = import "client.capnp".Membership;
 $Cxx.namespace("headrace::schema");
 
-const peerProtocolVersion :UInt32 = 12;
+const peerProtocolVersion :UInt32 = 13;
 
 struct PeerHello {
   protocolVersion @0 :UInt32;
@@ -78,6 +78,7 @@ struct LayoutTensor {
   codecParameter @5 :UInt8; # of codecs that have one; else 0
   keepsCodec @6 :Bool;      # no person may choose another
   allowed @7 :UInt64;       # headrace::AllowedCodecs, of which the plan chooses; 0: codec it is
+  rows @8 :UInt64;          # of a matrix; 0: it is none
 }
 
 struct Layout {

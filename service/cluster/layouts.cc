@@ -90,6 +90,32 @@ Status SetCodecs(Layout& layout, const CodecChoice& choice,
   return {};
 }
 
+CodecChoice FittingChoice(const LayoutTensor& tensor, const CodecChoice& choice) {
+  if (choice.allowed.empty()) return tensor.Fits(choice.codec) ? choice : CodecChoice();
+  AllowedCodecs fitting;
+  for (const Codec& codec : choice.allowed.List()) {
+    if (tensor.Fits(codec)) fitting.Add(codec);
+  }
+  return fitting.empty() ? CodecChoice() : CodecChoice(fitting);
+}
+
+Status SetRows(Layout& layout, std::span<const std::uint64_t> rows) {
+  if (rows.empty()) return {};
+  if (rows.size() != layout.tensors.size()) {
+    return Wrong(fmt::format("the rows of {} of {} tensors: of each, or of none", rows.size(),
+                             layout.tensors.size()));
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    LayoutTensor& tensor = layout.tensors[i];
+    if (rows[i] != 0 && tensor.count % rows[i] != 0) {
+      return Wrong(fmt::format("{} has {} elements, which are not {} rows",
+                               DescribeTensor(layout, i), tensor.count, rows[i]));
+    }
+    tensor.rows = rows[i];
+  }
+  return {};
+}
+
 std::uint64_t HashNames(const Layout& layout) {
   std::string text;
   for (const LayoutTensor& tensor : layout.tensors) {
@@ -162,6 +188,10 @@ Status CompareLayouts(const Layout& one, const std::string& whose, const Layout&
     if (left.Choice() != right.Choice()) {
       return differ(fmt::format("{} is compressed as {} and as {}", DescribeTensor(one, i),
                                 ChoiceName(left.Choice()), ChoiceName(right.Choice())));
+    }
+    if (left.rows != right.rows) {
+      return differ(
+          fmt::format("{} has {} and {} rows", DescribeTensor(one, i), left.rows, right.rows));
     }
     if (left.count == right.count && left.offset == right.offset) continue;
     return differ(fmt::format("{} has {} elements at byte {} and {} at byte {}",

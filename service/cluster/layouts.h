@@ -40,6 +40,13 @@ enum class GradientsPlace : std::uint8_t { kHost, kGpusThroughHost, kGpusByNccl 
 Status SetCodecs(Layout& layout, const CodecChoice& choice,
                  std::span<const std::optional<CodecChoice>> each, GradientsPlace place);
 
+// What of the choice the tensor takes, which may be none: others cross as they are.
+CodecChoice FittingChoice(const LayoutTensor& tensor, const CodecChoice& choice);
+
+// Gives each tensor its rows: one number for each, 0 where it is no matrix, or nothing at all.
+// kInvalidArgument where a tensor's elements are no such rows.
+Status SetRows(Layout& layout, std::span<const std::uint64_t> rows);
+
 // 64-bit FNV-1a of the names in order, each behind its size as 8 bytes, lowest first. Differs for
 // ranks that have gradients of equal size in different orders.
 std::uint64_t HashNames(const Layout& layout);

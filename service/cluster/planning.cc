@@ -157,6 +157,14 @@ void Planning::SetCodec(const CodecChoice& choice) {
         "its gradients stay as they are: ranks chose a codec for each by name, or it lies on a "
         "GPU, is small, or is not of float32");
   }
+  const auto fits = [&choice](const LayoutTensor& tensor) {
+    return !FittingChoice(tensor, choice).is_none();
+  };
+  if (layout_ != nullptr && !choice.is_none() && std::ranges::none_of(layout_->tensors, fits)) {
+    Note(Code::kInvalidArgument,
+         fmt::format("its gradients cross as they are: none is a matrix that {} takes",
+                     ChoiceName(choice)));
+  }
   due_ = true;
   Consider();
 }
@@ -171,7 +179,8 @@ std::vector<CodecChoice> Planning::WantedCodecs() const {
   std::vector<CodecChoice> choices;
   for (std::size_t i = 0; i < layout_->tensors.size(); ++i) {
     const bool requested = requested_codec_ && !keeps_codec_[i];
-    choices.push_back(requested ? *requested_codec_ : layout_->tensors[i].Choice());
+    choices.push_back(FittingChoice(layout_->tensors[i],
+                                    requested ? *requested_codec_ : layout_->tensors[i].Choice()));
     if (present_ == nullptr) choices.back().allowed = {};
   }
   const auto is_none = [](const CodecChoice& choice) { return choice.is_none(); };

@@ -149,7 +149,8 @@ plan::Profile MergeTimes(const std::string& model, const Layout& layout,
     profile.tensors[l] = {.name = layout.tensors[l].name,
                           .elements = (layout.tensors[l].Bytes() + unit - 1) / unit,
                           .backward_s = release_s - released_s,
-                          .forward_s = longest_s - tail_s};
+                          .forward_s = longest_s - tail_s,
+                          .rows = layout.tensors[l].rows};
     released_s = release_s;
     tail_s = longest_s;
   }
@@ -287,17 +288,27 @@ const CodecCost* FindCost(const NodeSeen& seen, const Codec& codec) {
   return of_kind;
 }
 
+// A rank is work, and most of it where the rank is not small; other parameters change little.
+double TimesTheWork(const Codec& codec, const Codec& measured) {
+  if (codec.kind != Codec::kPowerSgd) return 1;
+  return std::max(1.0,
+                  static_cast<double>(codec.parameter) / static_cast<double>(measured.parameter));
+}
+
 // Kind none where a node has reported nothing.
 CodecCost SlowestCost(std::span<const NodeSeen> seen, const Codec& codec) {
   CodecCost slowest{.codec = codec, .share = 0};
   for (const NodeSeen& node : seen) {
     const CodecCost* const cost = FindCost(node, codec);
     if (cost == nullptr) return {};
+    const double times = TimesTheWork(codec, cost->codec);
     slowest.share = std::max(slowest.share, cost->share);
-    slowest.encode_s_per_byte = std::max(slowest.encode_s_per_byte, cost->encode_s_per_byte);
-    slowest.decode_s_per_byte = std::max(slowest.decode_s_per_byte, cost->decode_s_per_byte);
+    slowest.encode_s_per_byte =
+        std::max(slowest.encode_s_per_byte, times * cost->encode_s_per_byte);
+    slowest.decode_s_per_byte =
+        std::max(slowest.decode_s_per_byte, times * cost->decode_s_per_byte);
   }
-  if (Loses(codec)) slowest.share = transport::EncodedShare(codec);
+  if (HasBlocks(codec)) slowest.share = transport::EncodedShare(codec);
   return slowest;
 }
 
@@ -320,7 +331,9 @@ void AddCodecs(plan::Route& route, const JobShape& shape, std::span<const NodeSe
     if (!IsCodecCost(cost) || stage->coded.size() == kCodecCostsMax) continue;
     plan::CodedLines coded{.cost = cost, .lines = {}};
     for (const plan::Rail& rail : stage->rails) {
-      coded.lines.push_back(plan::EncodedLine(rail.line.pieces.back(), cost, sizes));
+      const plan::CostPiece& plain = rail.line.pieces.back();
+      coded.lines.push_back(codec.kind == Codec::kPowerSgd ? plan::FactoredLine(plain, cost)
+                                                           : plan::EncodedLine(plain, cost, sizes));
     }
     stage->coded.push_back(std::move(coded));
   }

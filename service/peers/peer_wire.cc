@@ -124,6 +124,11 @@ void Describe(auto& wire, Is<LayoutTensor> auto& tensor) {
   DescribeCodec(wire, tensor.codec, HR_FIELD(Codec), HR_FIELD(CodecParameter));
   wire.Number(tensor.keeps_codec, HR_FIELD(KeepsCodec));
   wire.Number(tensor.allowed.value, HR_FIELD(Allowed));
+  wire.Number(tensor.rows, HR_FIELD(Rows));
+  wire.Check([&tensor] {
+    const bool right = tensor.rows == 0 || tensor.count % tensor.rows == 0;
+    return right ? "" : fmt::format("{} elements in {} rows", tensor.count, tensor.rows);
+  });
   wire.Check([&tensor] {
     const bool chooses = !tensor.allowed.empty();
     const bool right =

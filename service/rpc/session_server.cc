@@ -381,6 +381,11 @@ kj::Promise<void> SessionServer::setLayout(SetLayoutContext context) {
     if (codecs.size() > kLayoutTensorsMax) break;
     codecs.emplace_back(each.begin(), each.size());
   }
+  std::vector<std::uint64_t> rows;
+  for (const std::uint64_t each : params.getRows()) {
+    if (rows.size() > kLayoutTensorsMax) break;
+    rows.push_back(each);
+  }
   return Set({.first = TensorId{params.getFirst()},
               .count = params.getCount(),
               .reduction = static_cast<Reduction>(params.getReduction()),
@@ -390,7 +395,8 @@ kj::Promise<void> SessionServer::setLayout(SetLayoutContext context) {
               .compress_after = params.getCompressAfter(),
               .residuals = params.getResiduals(),
               .iterations_before = params.getIterationsBefore(),
-              .adaptive = params.getAdaptive()})
+              .adaptive = params.getAdaptive(),
+              .rows = std::move(rows)})
       .then([context](const Status& status) mutable {
         if (status) return;
         Refuse(context.getResults().initRefusal(), status.error().Within("set layout"));
@@ -409,6 +415,7 @@ Status SessionServer::ReadCodecs(const LayoutRequest& request, Layout& layout) c
   layout.compress_after = request.compress_after;
   layout.iterations_before = request.iterations_before;
   layout.adaptive = request.adaptive;
+  if (Status status = SetRows(layout, request.rows); !status) return status;
   if (Status status = CheckIterationsBefore(request.iterations_before); !status) return status;
   const GradientsPlace on_gpus =
       ports_.nccl_between_nodes ? GradientsPlace::kGpusByNccl : GradientsPlace::kGpusThroughHost;

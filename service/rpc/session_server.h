@@ -92,6 +92,7 @@ class SessionServer final : public schema::Session::Server {
     std::uint64_t residuals = 0;  // where in the segment; 0: nowhere
     std::uint64_t iterations_before = 0;
     bool adaptive = false;
+    std::vector<std::uint64_t> rows;  // of each tensor
   };
   kj::Promise<Status> Set(const LayoutRequest& request);
   Status ReadCodecs(const LayoutRequest& request, Layout& layout) const;

@@ -8,6 +8,7 @@
 
 #include "ipc/base/codec_choice.h"
 #include "ipc/base/collective.h"
+#include "ipc/base/matrix.h"
 #include "ipc/layout_limits.h"
 
 namespace headrace::service {
@@ -25,11 +26,16 @@ struct LayoutTensor {
   std::string name;          // for people
   std::uint64_t offset = 0;  // bytes behind the lowest tensor of the layout
   std::uint64_t count = 0;   // elements, at least 1
+  std::uint64_t rows = 0;    // of a matrix, row by row; 0: it is none
   DType dtype = DType::kFloat32;
   Codec codec = Codec::kNone;  // in which its sums cross between nodes
   bool keeps_codec = false;    // nobody else may choose another: not headracectl compress
   AllowedCodecs allowed{};     // of which plans choose one, or none; else `codec` it is
 
+  // Whether its sums may cross in that codec: powersgd takes only some matrices.
+  bool Fits(const Codec& of) const {
+    return of.kind != Codec::kPowerSgd || (dtype == DType::kFloat32 && HasFactors(of, rows, count));
+  }
   CodecChoice Choice() const { return allowed.empty() ? CodecChoice(codec) : CodecChoice(allowed); }
 
   std::uint64_t Bytes() const { return count * SizeOf(dtype); }

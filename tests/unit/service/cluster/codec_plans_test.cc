@@ -47,6 +47,36 @@ Planning PlanningWithAChoice() {
   return planning;
 }
 
+// Gradients that all are to cross as factors, of which one is a matrix and one has a single row.
+TEST(CodecPlans, SendOnlyMatricesAsFactors) {
+  Planning planning = PlanningOfTwoNodes();
+  service::Layout layout =
+      LayoutOf(std::vector<std::uint64_t>(kCodedTensors, std::uint64_t{64} * 100));
+  for (service::LayoutTensor& tensor : layout.tensors) tensor.codec = Codec::kPowerSgd;
+  layout.tensors[0].rows = 64;
+  layout.tensors[1].rows = 1;
+  for (const std::size_t node : {0U, 1U}) planning.OnLayout(node, Shared(layout), {});
+  const auto request = NextStep<MakePlan>(planning);
+  EXPECT_EQ(request.profile.tensors.at(0).rows, 64U);
+  planning.OnPlanMade(Made(request));
+  const auto offer = NextStep<PlanOffer>(planning);
+  ASSERT_NE(offer.plan, nullptr);
+  EXPECT_EQ(offer.plan->codecs, (std::vector<plan::CodecRun>{{Codec::kPowerSgd, 0, 1}}));
+}
+
+TEST(CodecPlans, SayWhereNoGradientIsAMatrix) {
+  Planning planning = PlanningOfTwoNodes();
+  for (const std::size_t node : {0U, 1U}) {
+    planning.OnLayout(node, Shared(LayoutOf(Elements(kCodedTensors))), {});
+  }
+  planning.OnPlanMade(Made(NextStep<MakePlan>(planning)));
+  const auto offer = NextStep<PlanOffer>(planning);
+  for (const std::size_t node : {0U, 1U}) planning.OnPlanAck(node, 1, offer.hash, 0);
+  NextStep<service::PlanSwitch>(planning);
+  planning.SetCodec(Codec::kPowerSgd);
+  EXPECT_TEXT(NextStep<service::PlanNote>(planning).text, "none is a matrix that powersgd:4 takes");
+}
+
 // After a reconnect: the node that has counted most is right, and compress_after is over.
 TEST(CodecPlans, CountIterationsOfEarlierEpochs) {
   Planning planning = PlanningOfTwoNodes();

@@ -134,6 +134,45 @@ TEST(Layouts, NameTheCodecsInWhichTheyDiffer) {
   EXPECT_TEXT(status.error().text(), "rank 0", "rank 1", "50");
 }
 
+TEST(SetRows, TakesWholeRowsOfEachTensorOrOfNone) {
+  service::Layout layout;
+  layout.tensors = {{.name = "a", .count = 12}, {.name = "b", .offset = 48, .count = 7}};
+  EXPECT_TRUE(service::SetRows(layout, {}).ok());
+  EXPECT_EQ(layout.tensors[0].rows, 0U);
+  constexpr std::uint64_t kRows[] = {4, 0};
+  EXPECT_TRUE(service::SetRows(layout, kRows).ok());
+  EXPECT_EQ(layout.tensors[0].rows, 4U);
+  EXPECT_EQ(layout.tensors[1].rows, 0U);
+  constexpr std::uint64_t kNotWhole[] = {4, 3};
+  EXPECT_EQ(service::SetRows(layout, kNotWhole).code(), Code::kInvalidArgument);
+  constexpr std::uint64_t kTooMany[] = {4, 24};
+  EXPECT_EQ(service::SetRows(layout, kTooMany).code(), Code::kInvalidArgument);
+  constexpr std::uint64_t kOfOne[] = {4};
+  EXPECT_EQ(service::SetRows(layout, kOfOne).code(), Code::kInvalidArgument);
+  service::Layout other = layout;
+  other.tensors[0].rows = 3;
+  const Status differs = service::CompareLayouts(layout, "rank 0", other, "rank 1");
+  EXPECT_EQ(differs.code(), Code::kMismatch);
+  EXPECT_NE(differs.error().text().find("4 and 3 rows"), std::string::npos);
+}
+
+TEST(FittingChoice, LeavesWhatIsNoMatrixToOtherCodecs) {
+  const service::LayoutTensor matrix{.count = 64 * 100, .rows = 64};
+  const service::LayoutTensor vector{.count = 64 * 100};
+  const service::LayoutTensor doubles{.count = 64 * 100, .rows = 64, .dtype = DType::kFloat64};
+  const CodecChoice factors(Codec::kPowerSgd);
+  EXPECT_EQ(service::FittingChoice(matrix, factors), factors);
+  EXPECT_TRUE(service::FittingChoice(vector, factors).is_none());
+  EXPECT_TRUE(service::FittingChoice(doubles, factors).is_none());
+  EXPECT_TRUE(service::FittingChoice(matrix, Codec(Codec::kPowerSgd, 30)).is_none());
+  EXPECT_EQ(service::FittingChoice(vector, Codec::kInt8), CodecChoice(Codec::kInt8));
+  const auto some = ChoiceNamed("auto:powersgd:4,int8");
+  ASSERT_TRUE(some);
+  EXPECT_EQ(service::FittingChoice(matrix, *some), *some);
+  EXPECT_EQ(service::FittingChoice(vector, *some), ChoiceNamed("auto:int8"));
+  EXPECT_TRUE(service::FittingChoice(vector, *ChoiceNamed("auto:powersgd:4")).is_none());
+}
+
 TEST(SetCodecs, LeavesSmallTensorsAloneUnlessTheyAreNamed) {
   constexpr std::uint64_t kLeast = service::kCompressedBytesMin / sizeof(float);
   Layout layout = LayoutOf({kLeast, kLeast - 1, 8, kLeast});

@@ -55,6 +55,7 @@ TEST(PlanWire, LayoutsPassWithAndWithoutAPolicy) {
   named.names_hash = UINT64_MAX;
   named.tensors[0].codec = {Codec::kTopK, 3};
   named.tensors[0].keeps_codec = true;
+  named.tensors[1].rows = named.tensors[1].count;
   named.tensors[1].allowed = ChoiceNamed("auto:int8,topk:4")->allowed;
   named.compress_after = 500;
   named.iterations_before = 56;
@@ -155,6 +156,7 @@ TEST(PlanWire, RefusesLayoutsThatAreNone) {
   ExpectRefused(Pass(honest, [&](Builder root) { first(root).setCodecParameter(9); }),
                 {"codec 0 with parameter 9"});
   ExpectRefused(Pass(honest, [&](Builder root) { first(root).setAllowed(99); }), {"codecs 0x63"});
+  ExpectRefused(Pass(honest, [&](Builder root) { first(root).setRows(99); }), {"in 99 rows"});
   ExpectRefused(Pass(honest, [](Builder root) { root.getReportLayout().setPolicy(99); }),
                 {"policy 99"});
   ExpectRefused(Pass(honest,

@@ -154,6 +154,8 @@ Answered Caller::SetLayout(schema::Session::Client& session, const LayoutCall& f
   call.setResiduals(fields.residuals);
   call.setIterationsBefore(fields.iterations_before);
   call.setAdaptive(fields.adaptive);
+  auto rows = call.initRows(static_cast<unsigned>(fields.rows.size()));
+  for (unsigned i = 0; i < rows.size(); ++i) rows.set(i, fields.rows[i]);
   auto response = loop_.Wait<capnp::Response<schema::Session::SetLayoutResults>>(call.send());
   return Read(response.getRefusal());
 }

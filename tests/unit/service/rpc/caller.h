@@ -88,6 +88,7 @@ struct LayoutCall {
   std::uint64_t residuals = 0;
   std::uint64_t iterations_before = 0;
   bool adaptive = false;
+  std::vector<std::uint64_t> rows = {};
 };
 
 class Caller {

@@ -82,7 +82,8 @@ TEST_F(LayoutCallsTest, DispatchGetsTheLayoutInForwardOrderFromItsLowestTensorOn
                                       .reduction = Reduction::kSum,
                                       .codec = "int8",
                                       .codecs = {"", "bf16"},
-                                      .residuals = 1024});
+                                      .residuals = 1024,
+                                      .rows = {4, 0}});
   ASSERT_EQ(answer.code, Code::kOk) << answer.text;
   stand_.dispatch().Visit<service::SetLayout>(0, [this](const service::SetLayout& set) {
     EXPECT_EQ(set.session, rank_.id);
@@ -90,12 +91,18 @@ TEST_F(LayoutCallsTest, DispatchGetsTheLayoutInForwardOrderFromItsLowestTensorOn
     ASSERT_NE(set.layout, nullptr);
     EXPECT_EQ(set.layout->reduction, Reduction::kSum);
     const std::vector<service::LayoutTensor> expected = {
-        {.name = "w256", .offset = 128, .count = 16, .keeps_codec = true},
+        {.name = "w256", .offset = 128, .count = 16, .rows = 4, .keeps_codec = true},
         {.name = "w128", .offset = 0, .count = 8, .codec = Codec::kBFloat16, .keeps_codec = true}};
     EXPECT_EQ(set.layout->tensors, expected)
         << "small ones cross as they are unless they are named";
     EXPECT_EQ(set.residuals, 1024U);
   });
+}
+
+TEST_F(LayoutCallsTest, RefusesRowsThatTensorsDoNotHave) {
+  Register(rank_, {At(256, 16), At(128)});
+  ExpectRefused(rank_, {.count = 2, .rows = {5, 0}}, Code::kInvalidArgument, {"w256", "16", "5"});
+  ExpectRefused(rank_, {.count = 2, .rows = {4}}, Code::kInvalidArgument, {"1 of 2 tensors"});
 }
 
 TEST_F(LayoutCallsTest, SaysHowManyIterationsTheJobHasHad) {
