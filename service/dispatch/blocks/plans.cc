@@ -59,12 +59,10 @@ std::optional<Failure> Plans::SetLayout(Job& job, Session& session,
 // Memory of the job's own is not touched before it is used.
 std::optional<Failure> Plans::MakeResiduals(Job& job, const plan::Plan& plan) {
   if (job.residuals.memory != nullptr) return {};
-  const Session* first = nullptr;
   for (const std::uint32_t rank : job.local()) {
     const Session* const session = job.ranks()[rank].session.get();
     if (session == nullptr || session->gradients() == nullptr) continue;
     if (session->gradients()->device != transport::kHost) return {};  // these codecs keep none
-    if (first == nullptr) first = session;
     job.residuals.memory = session->gradients()->residuals;
     if (job.residuals.memory == nullptr) continue;
     job.residuals.left_out.Reset(job.gradients->count(), true);
@@ -87,16 +85,30 @@ std::optional<Failure> Plans::MakeResiduals(Job& job, const plan::Plan& plan) {
   job.residuals.own = std::move(memory).value();
   job.residuals.memory = job.residuals.own.data();
   job.residuals.left_out.Reset(job.gradients->count(), false);
-  if (first != nullptr) {
-    job.residuals.booked_on = first->identity().id;
-    rpc_.Send(ResidualsAllocated{first->identity().id, job.gradients->bytes()});
-  }
+  Book(job, job.gradients->bytes());
   if (job.restarts() > 0) {
     events_.Announce(job, Code::kOk,
                      "what its encodings left out before it came back is lost: no rank here keeps "
                      "it (Session.layout does where compress was given)");
   }
   return {};
+}
+
+std::optional<Failure> Plans::MakeFactors(Job& job, const plan::Plan& plan) {
+  const Result<std::uint64_t> bytes = job.factors.MakeRoom(plan, job.gradients->layout());
+  if (!bytes) return Failure{bytes.error().code(), bytes.error().text()};
+  if (*bytes > 0) Book(job, *bytes);
+  return {};
+}
+
+void Plans::Book(Job& job, std::uint64_t bytes) {
+  for (const std::uint32_t rank : job.local()) {
+    if (job.residuals.booked_on) break;
+    const Session* const session = job.ranks()[rank].session.get();
+    if (session == nullptr || session->gradients() == nullptr) continue;
+    job.residuals.booked_on = session->identity().id;
+  }
+  if (job.residuals.booked_on) rpc_.Send(ResidualsAllocated{*job.residuals.booked_on, bytes});
 }
 
 void Plans::Offer(Job& job, const PlanOffer& message, TimeNs now) {
@@ -129,7 +141,9 @@ std::optional<Failure> Plans::AcceptSwitch(Job& job, const PlanSwitch& message, 
                     "the iteration has begun",
                     message.version, message.from_iteration)};
   }
-  if (auto failure = MakeResiduals(job, *job.gradients->offered()->plan)) return failure;
+  const plan::Plan& plan = *job.gradients->offered()->plan;
+  if (auto failure = MakeResiduals(job, plan)) return failure;
+  if (auto failure = MakeFactors(job, plan)) return failure;
   Advance(job, now);
   rows_.ShowPlan(job);
   return {};

@@ -69,6 +69,10 @@ class Plans {
   // Finds memory for residuals. If a rank has kept residuals, with the first plan, since its sums
   // get them back; otherwise with the first plan that encodes.
   std::optional<Failure> MakeResiduals(Job& job, const plan::Plan& plan);
+  // Finds memory for the factors of the plan's matrices.
+  std::optional<Failure> MakeFactors(Job& job, const plan::Plan& plan);
+  // Books memory of the job's own on the first rank of this node.
+  void Book(Job& job, std::uint64_t bytes);
   // Whether the head must not begin even if its gradients are ready.
   bool IsHeldBack(Job& job, TimeNs now);
   void Begin(Job& job, Operation& operation, TimeNs now);

@@ -232,6 +232,11 @@ void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
   }
   if (transfer.kind == Collective::kAllReduce) {
     transfer.codec = job.CodecOf(operation);
+    if (transfer.codec.kind == Codec::kPowerSgd) {
+      const WireBlock& matrix = operation.wire();
+      transfer.rows = matrix.rows;
+      transfer.factors = job.factors.Find(matrix.tensors.front(), transfer.codec);
+    }
     transfer.seed = SeedOf(job, operation, block, part);
     transfer.residual = ResidualOf(job, operation, transfer);
     return;
@@ -402,6 +407,11 @@ transport::Transfer MakeTransfer(Job& job, const Operation& operation, const Blo
 std::uint32_t SharesOf(const Job& job, const Operation& operation, const Block& block,
                        std::array<Range, kRailsMax>& shares) {
   const std::size_t element_size = SizeOf(operation.spec.dtype);
+  if (job.CodecOf(operation).kind == Codec::kPowerSgd) {
+    // A matrix is not taken apart.
+    shares[0] = block.range;
+    return 1;
+  }
   if (!block.from_gpus) return ShareOut(block.range, element_size, job.nodes()->costs, shares);
   return ShareEvenly(block.range, element_size, job.nodes()->nccl_lanes,
                      block.sequence + block.index, shares);

@@ -31,10 +31,11 @@ std::vector<CodecCost> CodecSamples::Costs(std::span<const CodecCost> measured,
   std::vector<CodecCost> costs;
   for (const Sums& sums : sums_) {
     if (sums.seen_bytes < kBytesMin || sums.plain_bytes <= 0 || sums.IsOld(iteration)) continue;
-    const CodecCost cost{.codec = sums.codec,
-                         .share = std::min(1.0, sums.sent_bytes / sums.plain_bytes),
-                         .encode_s_per_byte = sums.encode_s / sums.bytes,
-                         .decode_s_per_byte = sums.decode_s / sums.bytes};
+    const CodecCost cost{
+        .codec = sums.codec,
+        .share = std::clamp(sums.sent_bytes / sums.plain_bytes, kCodecShareMin, 1.0),
+        .encode_s_per_byte = sums.encode_s / sums.bytes,
+        .decode_s_per_byte = sums.decode_s / sums.bytes};
     if (IsCodecCost(cost)) costs.push_back(cost);
   }
   for (const CodecCost& each : measured) {

@@ -9,6 +9,8 @@
 
 #include "ipc/base/check.h"
 #include "ipc/base/codec_cost.h"
+#include "ipc/base/matrix.h"
+#include "transport/codec/codec.h"
 
 namespace headrace::service {
 
@@ -176,6 +178,14 @@ Codec Job::CodecOf(const Operation& operation) const {
   const bool possible = through_host && spec.dtype == DType::kFloat32 && !IsHalf(spec.half);
   if (!possible || spec.Bytes() < kEncodedBytesMin) return Codec::kNone;
   return operation.planned() ? operation.wire().codec : spec.codec;
+}
+
+double Job::SentShareOf(const Operation& operation) const {
+  const Codec codec = CodecOf(operation);
+  if (codec.kind != Codec::kPowerSgd) return transport::EncodedShare(codec);
+  const WireBlock& block = operation.wire();
+  return static_cast<double>(FactorsCount(codec, block.rows, block.count)) /
+         static_cast<double>(block.count);
 }
 
 bool Job::Verifies(const Operation& operation) const {

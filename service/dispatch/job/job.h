@@ -35,6 +35,7 @@
 #include "service/dispatch/job/iteration_times.h"
 #include "service/dispatch/job/lane_samples.h"
 #include "service/dispatch/job/left_out.h"
+#include "service/dispatch/job/matrix_factors.h"
 #include "service/dispatch/job/open_ranges.h"
 #include "service/dispatch/job/operation.h"
 #include "service/dispatch/job/operation_spec.h"
@@ -292,6 +293,8 @@ class Job {
   // In which the operation's sum crosses between nodes. The same on all nodes: the gradients of a
   // plan in the host's memory, as the plan says, where a block is worth it.
   Codec CodecOf(const Operation& operation) const;
+  // The share of the operation's bytes that crosses between nodes.
+  double SentShareOf(const Operation& operation) const;
   // Whether the operation's results are compared: they are the same on every rank, its turn has
   // come, and there are several ranks. GPU memory is not compared.
   bool Verifies(const Operation& operation) const;
@@ -371,6 +374,7 @@ class Job {
   std::optional<Failure> gradients_failure;
   Measurements measured;
   Residuals residuals;
+  MatrixFactors factors;
   OpenCounts open;
   // What is kept of it for people, from the flow's AddJob on; owned by the recorder. Only what
   // observes reads or changes it, and nothing that moves depends on it.

@@ -17,13 +17,20 @@ struct Piece {
 struct WireType {
   DType dtype = DType::kFloat32;
   Codec codec = Codec::kNone;
+  std::uint32_t matrix = 0;  // the tensor that crosses as two factors, alone
+  std::uint64_t rows = 0;    // and its rows
 
   friend bool operator==(const WireType&, const WireType&) = default;
 };
 
-WireType TypeOf(const plan::Plan& plan, const Layout& layout, std::uint32_t tensor) {
-  HR_CHECK(tensor < layout.tensors.size(), tensor);
-  return {.dtype = layout.tensors[tensor].dtype, .codec = plan::CodecOf(plan, tensor)};
+WireType TypeOf(const plan::Plan& plan, const Layout& layout, const plan::TensorRange& range) {
+  HR_CHECK(range.tensor < layout.tensors.size(), range.tensor);
+  const LayoutTensor& tensor = layout.tensors[range.tensor];
+  const Codec codec = plan::CodecOf(plan, range.tensor);
+  if (codec.kind != Codec::kPowerSgd) return {.dtype = tensor.dtype, .codec = codec};
+  const bool is_whole = range.offset_bytes == 0 && range.bytes >= tensor.Bytes();
+  if (!is_whole || !tensor.Fits(codec)) return {.dtype = tensor.dtype};
+  return {.dtype = tensor.dtype, .codec = codec, .matrix = range.tensor, .rows = tensor.rows};
 }
 
 // The types of a block's gradients, in the order in which they come first.
@@ -31,7 +38,7 @@ std::vector<WireType> TypesOf(const plan::Plan& plan, const plan::PlannedBlock& 
                               const Layout& layout) {
   std::vector<WireType> types;
   for (const plan::TensorRange& range : block.ranges) {
-    const WireType type = TypeOf(plan, layout, range.tensor);
+    const WireType type = TypeOf(plan, layout, range);
     if (std::ranges::find(types, type) == types.end()) types.push_back(type);
   }
   return types;
@@ -43,7 +50,7 @@ std::vector<Piece> PiecesOf(const plan::Plan& plan, const plan::PlannedBlock& bl
   pieces.reserve(block.ranges.size());
   for (const plan::TensorRange& range : block.ranges) {
     const LayoutTensor& tensor = layout.tensors[range.tensor];
-    if (TypeOf(plan, layout, range.tensor) != type) continue;
+    if (TypeOf(plan, layout, range) != type) continue;
     HR_CHECK(range.offset_bytes < tensor.Bytes(), range.tensor, range.offset_bytes);
     const std::uint64_t bytes = std::min(range.bytes, tensor.Bytes() - range.offset_bytes);
     pieces.push_back(
@@ -103,6 +110,7 @@ WirePlan MakeWirePlan(std::shared_ptr<const plan::Plan> plan, std::uint64_t hash
                             .kind = block.kind,
                             .dtype = type.dtype,
                             .codec = type.codec,
+                            .rows = type.rows,
                             .runs = {},
                             .tensors = {}};
       AppendPieces(wire.blocks, empty, PiecesOf(*wire.plan, block, layout, type), runs_max);

@@ -20,6 +20,7 @@ struct WireBlock {
   DType dtype = DType::kFloat32;             // of all its elements
   Codec codec = Codec::kNone;                // likewise, between nodes
   std::uint64_t count = 0;                   // elements
+  std::uint64_t rows = 0;                    // of the matrix that crosses as two factors
   std::vector<transport::Run> runs;          // behind the layout's lowest tensor, growing
   std::vector<std::uint32_t> tensors;        // that it holds something of, growing
 
@@ -36,8 +37,10 @@ struct WirePlan {
 // Neighbours in memory become one run. A transfer sums elements of one type that cross in one
 // codec, so a block with several is a wire block for each, in the order of their first gradients. A
 // plan may come from another service: a block with more runs than a transfer may have becomes
-// several wire blocks. The plan covers the layout as MergeTimes (cluster/planning_inputs.h) has it:
-// where a gradient ends within the plan's last unit of it, so does its piece.
+// several wire blocks. A matrix that crosses as two factors is a wire block of its own; where the
+// plan cuts one apart, it crosses as it is. The plan covers the layout as MergeTimes
+// (cluster/planning_inputs.h) has it: where a gradient ends within the plan's last unit of it, so
+// does its piece.
 WirePlan MakeWirePlan(std::shared_ptr<const plan::Plan> plan, std::uint64_t hash,
                       const Layout& layout, std::size_t runs_max = transport::kRunsMax);
 

@@ -102,7 +102,7 @@ void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, co
     // Between nodes only an all-reduce sends the same from every node. The lane's line is of what
     // it carries; the job's, of what its blocks hold, encoded or not.
     if (!between_nodes || operation.spec.kind == Collective::kAllReduce) {
-      const double share = between_nodes ? transport::EncodedShare(job.CodecOf(operation)) : 1.0;
+      const double share = between_nodes ? job.SentShareOf(operation) : 1.0;
       Learn(lane, bytes * share, whole, completion, now);
     }
     if (operation.planned() && !job.measured.samples.empty()) {
@@ -130,6 +130,12 @@ void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& par
   job.measured.codec_samples.Add(codec, block_bytes, use, operation.iteration);
   const double share = static_cast<double>(use.sent_bytes) / static_cast<double>(use.plain_bytes);
   const double coding_s = static_cast<double>(use.encode_ns + use.decode_ns) / kSecond;
+  if (codec.kind == Codec::kPowerSgd) {
+    // Work and wire take turns, and the wire carries two transfers, one for each factor.
+    constexpr double kFactors = 2;
+    return samples.Add(plan, bytes * share / kFactors,
+                       std::max(0.0, seconds - coding_s) / kFactors);
+  }
   const double pieces =
       transport::PiecesCount(block_bytes * share, block_bytes,
                              static_cast<std::uint32_t>(job.nodes()->data_nodes_count()));

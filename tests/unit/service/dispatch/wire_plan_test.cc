@@ -67,6 +67,30 @@ TEST(WirePlan, ABlockOfSeveralCodecsIsOneForEach) {
   EXPECT_THAT(wire.blocks[1].tensors, ElementsAre(1));
 }
 
+TEST(WirePlan, AMatrixThatCrossesAsFactorsIsAloneAndWhole) {
+  constexpr std::uint64_t kCount = 64 * 70;
+  service::Layout layout = *PackedLayout({kCount, kCount, kCount, kCount});
+  for (std::size_t tensor : {0U, 1U, 3U}) layout.tensors[tensor].rows = 64;
+  plan::Plan plan = *PlanOf(
+      {{{0, 0, kCount}, {1, 0, kCount}, {2, 0, kCount}, {3, 0, 64}}, {{3, 64, kCount - 64}}});
+  plan.codecs = {{Codec::kPowerSgd, 0, 4}};
+  const service::WirePlan wire =
+      service::MakeWirePlan(std::make_shared<const plan::Plan>(plan), 7, layout);
+  ASSERT_EQ(wire.blocks.size(), 4U);
+  for (std::size_t block : {0U, 1U}) {
+    EXPECT_EQ(wire.blocks[block].codec, Codec(Codec::kPowerSgd));
+    EXPECT_EQ(wire.blocks[block].rows, 64U);
+    EXPECT_THAT(wire.blocks[block].runs, ElementsAre(MemoryRun{block * kCount * 4, kCount}));
+    EXPECT_THAT(wire.blocks[block].tensors, ElementsAre(block));
+  }
+  // One is no matrix, the other was cut apart.
+  EXPECT_EQ(wire.blocks[2].codec, Codec(Codec::kNone));
+  EXPECT_EQ(wire.blocks[2].rows, 0U);
+  EXPECT_THAT(wire.blocks[2].tensors, ElementsAre(2, 3));
+  EXPECT_EQ(wire.blocks[3].codec, Codec(Codec::kNone));
+  EXPECT_THAT(wire.blocks_of, ElementsAre(1, 1, 1, 2));
+}
+
 TEST(WirePlan, APieceEndsWithItsGradientWithinThePlansLastUnit) {
   const service::WirePlan wire = service::MakeWirePlan(
       PlanOf({{{0, 0, 2}}, {{0, 2, 1}, {2, 0, 2}}, {{1, 0, 3}}}), 7, MixedLayout());

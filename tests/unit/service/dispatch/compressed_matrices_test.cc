@@ -1,0 +1,120 @@
+// Gradients of a plan that are matrices, and cross between nodes as two factors.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "tests/unit/service/dispatch/compressed_fleet.h"
+
+namespace headrace::support {
+namespace {
+
+// The first and the third gradient as matrices of 50 rows. Both cross as factors, each by itself.
+constexpr std::uint64_t kRows = 50;
+constexpr Codec kOfRankThree(Codec::kPowerSgd, 3);
+
+struct FactoredFleet : CompressedFleet {
+  explicit FactoredFleet(Codec codec, std::uint32_t rails = 1)
+      : CompressedFleet(codec, rails, 0, 0, kRows) {}
+};
+
+std::shared_ptr<const plan::Plan> FactoredPlan(const Blocks& blocks, std::uint32_t version,
+                                               Codec codec = kOfRankThree) {
+  plan::Plan plan = *PlanOf(blocks, version);
+  plan.codecs = {{codec, 0, 3}};
+  return std::make_shared<const plan::Plan>(std::move(plan));
+}
+const Blocks kTogether{{{1, 0, kSmall}}, {{0, 0, kLarge}, {2, 0, kLarge}}};
+
+TEST(CompressedMatrices, MatricesCrossAsFactorsAndNothingIsLost) {
+  constexpr int kIterations = 12;
+  for (const std::uint32_t rails : {1U, 3U}) {
+    FactoredFleet fleet(Codec::kNone, rails);
+    fleet.AdoptPlan(FactoredPlan(kTogether, 2), 1);
+    std::vector<double> applied(kElementsInAll);
+    double worst = 0;
+    for (int iteration = 0; iteration < kIterations; ++iteration) {
+      const std::vector<float> sums = fleet.Iterate();
+      for (std::size_t i = 0; i < kElementsInAll; ++i) {
+        applied[i] += double{sums[i]};
+        worst = std::max(worst, std::abs(double{sums[i]} - double{fleet.Sum(i)}));
+      }
+    }
+    EXPECT_GT(worst, 1e-3) << "something was left out";
+    // What is left over comes with the first sum that is exact.
+    fleet.AdoptPlan(Codec::kNone, 3, kIterations + 1);
+    const std::vector<float> last = fleet.Iterate();
+    const std::vector<float> exact = fleet.Iterate();
+    for (std::size_t i = 0; i < kElementsInAll; ++i) {
+      ASSERT_NEAR(applied[i] + double{last[i]}, (kIterations + 1) * double{fleet.Sum(i)}, 2e-4)
+          << rails << " rails, element " << i;
+      ASSERT_NEAR(exact[i], fleet.Sum(i), 1e-5) << i;
+    }
+  }
+}
+
+TEST(CompressedMatrices, AMatrixThatThePlanCutsApartCrossesAsItIs) {
+  FactoredFleet fleet(Codec::kNone);
+  const Blocks cut{{{1, 0, kSmall}, {0, 0, kLarge / 2}},
+                   {{0, kLarge / 2, kLarge / 2}, {2, 0, kLarge}}};
+  fleet.AdoptPlan(FactoredPlan(cut, 2), 1);
+  const std::vector<float> sums = fleet.Iterate();
+  double worst = 0;
+  for (std::size_t i = 0; i < kElementsInAll; ++i) {
+    const double error = std::abs(double{sums[i]} - double{fleet.Sum(i)});
+    if (i < kLarge + kSmall) {
+      ASSERT_LE(error, 1e-6) << i;
+    }
+    worst = std::max(worst, error);
+  }
+  EXPECT_GT(worst, 1e-3);
+}
+
+// What is left out of a matrix is of its elements, whatever comes next.
+TEST(CompressedMatrices, MatricesTakeTurnsWithOtherCodecsAndRanks) {
+  FactoredFleet fleet(Codec::kNone);
+  const Codec codecs[] = {kOfRankThree, Codec::kInt8, {Codec::kPowerSgd, 1},
+                          kOfRankThree, Codec::kTopK, Codec::kLossless};
+  std::vector<double> applied(kElementsInAll);
+  std::uint32_t version = 1;
+  for (const Codec& codec : codecs) {
+    ++version;
+    fleet.AdoptPlan(FactoredPlan(kTogether, version, codec), version - 1);
+    const std::vector<float> sums = fleet.Iterate();
+    for (std::size_t i = 0; i < kElementsInAll; ++i) applied[i] += double{sums[i]};
+  }
+  for (std::size_t i = 0; i < kElementsInAll; ++i) {
+    ASSERT_NEAR(applied[i], 6 * double{fleet.Sum(i)}, 2e-4) << i;
+  }
+}
+
+TEST(CompressedMatrices, FactorsAreBookedWithTheResidualsAndOnceForEachRank) {
+  FactoredFleet fleet(Codec::kNone);
+  const auto booked = [&fleet] {
+    std::vector<std::uint64_t> bytes;
+    for (const auto* each : fleet.cluster.node(0).rpc().Of<service::ResidualsAllocated>()) {
+      EXPECT_EQ(each->session, fleet.clients[0]->id());
+      bytes.push_back(each->bytes);
+    }
+    return bytes;
+  };
+  const auto factors = [](std::uint64_t rank) {
+    const std::uint64_t each = rank * (kRows + 2 * kLarge / kRows) * sizeof(float);
+    return 2 * ((each + 63) / 64 * 64);
+  };
+  const std::uint64_t residuals = kElementsInAll * sizeof(float);
+  fleet.AdoptPlan(FactoredPlan(kTogether, 2), 1);
+  fleet.Iterate();
+  EXPECT_EQ(booked(), (std::vector<std::uint64_t>{residuals, factors(3)}));
+  fleet.AdoptPlan(FactoredPlan(kTogether, 3), 2);
+  fleet.Iterate();
+  EXPECT_EQ(booked().size(), 2U);
+  fleet.AdoptPlan(FactoredPlan(kTogether, 4, {Codec::kPowerSgd, 2}), 3);
+  fleet.Iterate();
+  EXPECT_EQ(booked(), (std::vector<std::uint64_t>{residuals, factors(3), factors(2)}));
+}
+
+}  // namespace
+}  // namespace headrace::support
