@@ -329,6 +329,8 @@ Status Connection::SetLayout(const LayoutNotice& layout) {
     call.setResiduals(layout.residuals);
     call.setIterationsBefore(layout.iterations_before);
     call.setAdaptive(layout.adaptive);
+    auto rows = call.initRows(static_cast<unsigned>(layout.rows.size()));
+    for (unsigned i = 0; i < rows.size(); ++i) rows.set(i, layout.rows[i]);
     return call.send().then([&status](auto&& answer) { status = StatusOf(answer.getRefusal()); });
   });
 }

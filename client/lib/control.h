@@ -40,6 +40,7 @@ struct LayoutNotice {
   std::uint64_t residuals = 0;          // where in the segment; 0: nowhere
   std::uint64_t iterations_before = 0;  // of earlier epochs
   bool adaptive = false;                // the optimizer is, as Adam
+  std::vector<std::uint64_t> rows{};    // of each tensor, 0 where it is no matrix; or none
 };
 
 // Thread-safe. Every call returns within the call timeout, or, when memory is registered and the

@@ -96,6 +96,7 @@ LayoutNotice NoticeOf(const hr_layout_options& options, std::size_t gradients_co
                       .compress_after = options.compress_after,
                       .residuals = options.residuals,
                       .adaptive = options.adaptive != 0};
+  if (options.rows != nullptr) notice.rows.assign(options.rows, options.rows + gradients_count);
   if (options.codecs == nullptr) return notice;
   for (const char* const codec : std::span(options.codecs, gradients_count)) {
     notice.codecs.emplace_back(codec == nullptr ? "" : codec);

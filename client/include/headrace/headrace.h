@@ -752,12 +752,14 @@ typedef struct hr_layout_options {
    * Environment variable: HEADRACE_POLICY. */
   char policy[HR_POLICY_SIZE];
   /* The codec that compresses float32 gradients of at least 4 KiB between nodes: none, bf16, fp16,
-   * int8, int4, fp8-e4m3, fp8-e5m2, int8-stochastic, int4-stochastic, sign, topk, randomk or
-   * lossless. Empty: none. "auto:int8,bf16" lets each plan choose for each gradient among one to
-   * three codecs and no compression, by their measured cost. "topk:16" and "randomk:16" send 16 of
-   * every 256 elements (1 to 64; default: 8). Error feedback: what an encoding leaves out is added
-   * to the next iteration's gradient; lossless leaves nothing out. All ranks get the same bits.
-   * Gradients on GPUs have no error feedback: they take none, bf16, fp16, int8-stochastic,
+   * int8, int4, fp8-e4m3, fp8-e5m2, int8-stochastic, int4-stochastic, sign, topk, randomk,
+   * lossless or powersgd. Empty: none. "auto:int8,bf16" lets each plan choose for each gradient
+   * among one to three codecs and no compression, by their measured cost. "topk:16" and
+   * "randomk:16" send 16 of every 256 elements (1 to 64; default: 8). "powersgd:2" sends two
+   * factors of rank 2 (1 to 32; default: 4) of each matrix (`rows`) whose factors have less than
+   * half of its elements, and nothing else compressed. Error feedback: what an encoding leaves out
+   * is added to the next iteration's gradient; lossless leaves nothing out. All ranks get the same
+   * bits. Gradients on GPUs have no error feedback: they take none, bf16, fp16, int8-stochastic,
    * int4-stochastic or lossless, and only where they cross through the host's memory (gpu_network =
    * staged). Environment variable: HEADRACE_COMPRESS. */
   char codec[HR_CODEC_SIZE];
@@ -779,6 +781,9 @@ typedef struct hr_layout_options {
    * Training with sign, topk or randomk can diverge with such optimizers, so `headracectl compress`
    * refuses these codecs unless it is forced. */
   int adaptive;
+  /* NULL, or for each gradient its number of rows where it is a matrix, row by row in memory, and 0
+   * where it is none; for powersgd. Read during hr_layout_create only. */
+  const uint64_t* rows;
 } hr_layout_options;
 
 /* Fills `options` with defaults and with values from the environment; a macro, see hr_options_init.
@@ -792,7 +797,7 @@ HR_API hr_status hr_layout_options_init_sized(hr_layout_options* options, size_t
  * at most one layout. All gradients must be in one segment and must not overlap; their `order` is
  * not read. Place them in this order without gaps, so that neighbours move as one range of memory.
  * Element types may differ; a block with several types moves as one block for each. All ranks of a
- * job must register equal layouts (counts, offsets, element types, reduction, names); gradients
+ * job must register equal layouts (counts, rows, offsets, types, reduction, names); gradients
  * move after all ranks have. Set the names: they tell gradients of equal size apart. Errors:
  * HR_INVALID_ARGUMENT, HR_ALREADY_EXISTS (the session has a layout), HR_MISMATCH (another rank's
  * layout differs; the text says where), and those of hr_tensors_register. */

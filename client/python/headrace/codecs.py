@@ -48,6 +48,11 @@ def choose_codecs(
     return codecs
 
 
+def rows_of(shape: Sequence[int]) -> int:
+    """The rows of a gradient as a matrix, its first dimension by all others; 0: it is none."""
+    return shape[0] if len(shape) > 1 else 0
+
+
 def names_of(choice: str) -> list[str]:
     """The codecs of "int8", or of "auto:int8,bf16", which leaves it to the plan."""
     return choice.removeprefix("auto:").split(",")

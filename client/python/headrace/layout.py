@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace import dtypes, errors, library
 from headrace.arena import Arena
-from headrace.codecs import choose_codecs, keeps_residuals, loses
+from headrace.codecs import choose_codecs, keeps_residuals, loses, rows_of
 from headrace.region import stream_handle
 
 if TYPE_CHECKING:
@@ -93,6 +93,8 @@ class Layout:
         options.codecs = (ctypes.c_char_p * len(named))(*named)
         options.compress_after = compress_after
         options.adaptive = adaptive
+        rows = [rows_of(gradient.shape) for gradient in self.gradients]
+        options.rows = (ctypes.c_uint64 * len(rows))(*rows)
         default = options.codec.decode()
         lossy = any(loses(default if codec is None else codec) for codec in codecs)
         self._residuals: int | None = None  # where they begin

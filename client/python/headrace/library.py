@@ -88,6 +88,7 @@ class LayoutOptions(ctypes.Structure):
         ("compress_after", ctypes.c_uint64),
         ("residuals", ctypes.c_uint64),
         ("adaptive", ctypes.c_int),
+        ("rows", ctypes.POINTER(ctypes.c_uint64)),
     ]
 
 

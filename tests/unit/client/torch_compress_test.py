@@ -5,7 +5,7 @@ import warnings
 from unittest import mock
 
 import torch
-from headrace.codecs import choose_codecs
+from headrace.codecs import choose_codecs, rows_of
 from headrace.layout import Gradient
 from headrace.torch.compressed_ddp import CompressedState
 from headrace.torch.compression import (
@@ -50,6 +50,11 @@ class Choice(unittest.TestCase):
         self.assertEqual(choose_codecs([gradient], "int8"), [None])
         self.assertEqual(choose_codecs([gradient], {"*.bias": "int8"}), [None])
         self.assertEqual(choose_codecs([gradient], {"*.weight": "int8"}), ["int8"])
+
+    def test_a_matrix_is_the_first_dimension_by_all_others(self):
+        rows = [rows_of(gradient.shape) for gradient in GRADIENTS]
+        self.assertEqual(rows, [64, 0, 10])
+        self.assertEqual(rows_of(()), 0)
 
     def test_what_has_no_parts_is_never_compressed(self):
         usage = Gradient((3, 4), "float32", "in use", [])
@@ -135,6 +140,9 @@ class Hook(unittest.TestCase):
         session = mock.Mock(rank=0)
         with self.assertWarnsRegex(UserWarning, 'compress="topk".*optimizer='):
             CompressedState(session, "topk")
+        for compress in ("powersgd:2", "auto:int8,powersgd"):
+            with self.assertRaisesRegex(ValueError, "matrices"):
+                CompressedState(session, compress)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             CompressedState(session, "int8")

@@ -13,7 +13,13 @@ from headrace.layout import Layout
 from headrace.operation import Operation
 from headrace.session import Session
 from headrace.torch import ddp_buckets
-from headrace.torch.compression import LayoutMaker, check_codecs, is_adaptive, is_sparse
+from headrace.torch.compression import (
+    LayoutMaker,
+    check_codecs,
+    is_adaptive,
+    is_sparse,
+    takes_matrices,
+)
 from headrace.torch.ddp import DdpState, ddp_hook
 from headrace.torch.ddp_buckets import Bucket
 
@@ -29,7 +35,8 @@ class CompressedState(DdpState):
     ``compress_after`` more. ``optimizer`` says which codecs are refused; None: none is, and a warning
     names those with which Adam is known to diverge.
     Gradients on GPUs take the codecs that need nothing kept (bf16, fp16, int8-stochastic, int4-stochastic,
-    lossless), where they cross through the host's memory. ValueError for a mapping without a model.
+    lossless), where they cross through the host's memory. ValueError for a mapping without a model, and
+    for powersgd, which takes matrices only.
     """
 
     def __init__(
@@ -47,6 +54,11 @@ class CompressedState(DdpState):
                 "CompressedState: patterns of names need model=, which has the names"
             )
         codecs = compress.values() if by_name else [compress]
+        if any(takes_matrices(codec) for codec in codecs):
+            raise ValueError(
+                "CompressedState: powersgd takes matrices, and DDP's buckets are none: take "
+                "ScheduledOptimizer, or another codec"
+            )
         if optimizer is not None:
             check_codecs(optimizer, compress, force_compress)
         elif not force_compress and any(is_sparse(codec) for codec in codecs):

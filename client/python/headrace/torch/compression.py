@@ -34,6 +34,11 @@ def is_sparse(codec: str) -> bool:
     return any(name.partition(":")[0] in _SPARSE for name in names_of(codec))
 
 
+def takes_matrices(codec: str) -> bool:
+    """Whether it, or one that a plan may choose, leaves alone what is no matrix."""
+    return any(name.partition(":")[0] == "powersgd" for name in names_of(codec))
+
+
 def check_codecs(
     optimizer: torch.optim.Optimizer,
     compress: str | Mapping[str, str] | None,
