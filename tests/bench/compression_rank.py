@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import subprocess
 import time
@@ -100,8 +101,11 @@ class Way:
         self.pid = service_pid()
         self.job = f"compression-{codec}"
         self.session = headrace.init(job=self.job)
-        self.layout = self.session.layout([((count,), "float32", "gradient")], op="sum", compress={"*": codec})
-        self.values = self.layout.numpy(0)
+        side = math.isqrt(count)
+        # Where it can be one, a square matrix, which only powersgd looks at.
+        shape = (side, side) if side * side == count else (count,)
+        self.layout = self.session.layout([(shape, "float32", "gradient")], op="sum", compress={"*": codec})
+        self.values = self.layout.numpy(0).reshape(-1)
         self.mine = gradient(self.session.rank, count)
 
     def iterate(self) -> float:

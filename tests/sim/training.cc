@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -20,6 +21,8 @@ constexpr std::size_t kSegmentSize = 65536;
 // Elements of a tensor that is large enough to be encoded.
 constexpr std::uint64_t kLargeMin = 4096;
 constexpr std::uint64_t kLargeMax = 4800;
+// Of one that is a matrix.
+constexpr std::uint64_t kRows = 64;
 static_assert(kTensorsMax * (kCountMax + kGapMax) * sizeof(double) +
                   2 * (kLargeMax + kGapMax) * sizeof(float) <=
               kSegmentSize);
@@ -30,12 +33,16 @@ void Shuffle(std::vector<std::uint32_t>& order, Dice& dice) {
 
 // One large gradient that crosses between nodes encoded; perhaps not in the first iterations.
 void Compress(service::Layout& layout, Dice& dice) {
-  constexpr Codec kCodecs[] = {Codec::kBFloat16, Codec::kInt8,    Codec::kInt4,
-                               Codec::kTopK,     Codec::kRandomK, Codec::kInt8Stochastic,
-                               Codec::kSign,     Codec::kLossless};
+  constexpr Codec kCodecs[] = {Codec::kBFloat16, Codec::kInt8,     Codec::kInt4,
+                               Codec::kTopK,     Codec::kRandomK,  Codec::kInt8Stochastic,
+                               Codec::kSign,     Codec::kLossless, Codec::kPowerSgd};
   service::LayoutTensor& tensor = layout.tensors[dice.Below(layout.tensors.size())];
   tensor.dtype = DType::kFloat32;
   tensor.count = dice.Between(kLargeMin, kLargeMax);
+  if (dice.Chance(40)) {
+    tensor.rows = kRows;
+    tensor.count -= tensor.count % kRows;
+  }
   tensor.codec = kCodecs[dice.Below(std::size(kCodecs))];
   tensor.keeps_codec = dice.Chance(50);
   if (dice.Chance(30)) layout.compress_after = dice.Between(1, 8);
@@ -56,6 +63,11 @@ Planned PlannedOf(const service::Layout& layout, std::uint32_t number, Values va
   for (const Codec& codec : kSteeredCodecs) {
     if (tensor.keeps_codec) break;
     planned.error_bound = std::max(planned.error_bound, transport::ErrorBound(codec));
+  }
+  // What is left out of a column of a matrix is no longer than the column.
+  const bool factored = !tensor.keeps_codec || tensor.codec.kind == Codec::kPowerSgd;
+  if (factored && tensor.rows > 0) {
+    planned.error_bound = std::sqrt(static_cast<double>(tensor.rows));
   }
   return planned;
 }

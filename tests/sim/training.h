@@ -17,7 +17,8 @@
 namespace headrace::sim {
 
 // Codecs that people ask for while a job runs.
-inline constexpr Codec kSteeredCodecs[] = {Codec::kNone, Codec::kInt8, Codec::kFloat8E4M3};
+inline constexpr Codec kSteeredCodecs[] = {Codec::kNone, Codec::kInt8, Codec::kFloat8E4M3,
+                                           Codec(Codec::kPowerSgd, 2)};
 
 // What all ranks of a job train.
 struct Model {

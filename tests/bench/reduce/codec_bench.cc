@@ -1,5 +1,6 @@
 // Codecs on one thread, from the second-level cache and from memory: encoding with a residual,
 // decoding, and decoding onto a sum. Beside each stands a copy of the same floats.
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "tests/bench/reduce/beside_ideal.h"
 #include "transport/codec/codec.h"
 #include "transport/codec/lossless.h"
+#include "transport/codec/low_rank.h"
 
 namespace headrace::transport {
 namespace {
@@ -74,6 +76,65 @@ void BM_Codec(benchmark::State& state, Codec codec, Work work) {
       static_cast<double>(bytes) / state.counters["best_ideal_us"] / 1e3;
 }
 
+// The work on a square matrix that crosses as two factors, with a residual: what is done before the
+// sum of the left factor, between both sums, and after that of the right one.
+struct MatrixBench {
+  MatrixBench(std::uint32_t rank, std::size_t side)
+      : values(Gradients(side * side)),
+        residual(values.size()),
+        copied(values.size()),
+        p(side * rank),
+        q(side * rank),
+        own_q(side * rank),
+        matrix{.values = values.data(),
+               .residual = residual.data(),
+               .rows = side,
+               .columns = side,
+               .rank = rank} {
+    PrepareRightFactor(q.data(), side, rank, 1);
+    Encode();
+  }
+
+  void Encode() {
+    MultiplyByRightFactor(matrix, q.data(), p.data());
+    OrthonormalBasis basis(matrix.rank);
+    basis.Add(p.data(), matrix.rows);
+    benchmark::DoNotOptimize(basis.Finish());
+    basis.Replace(p.data(), matrix.rows);
+    std::fill(own_q.begin(), own_q.end(), 0.0F);
+    AddToRightFactor(matrix, p.data(), own_q.data());
+  }
+  // The values stay of one size: they take turns with the residual.
+  void Decode() { WriteProduct(matrix, p.data(), q.data(), own_q.data(), 1); }
+  void Copy() { std::memcpy(copied.data(), values.data(), values.size() * sizeof(float)); }
+
+  std::vector<float> values;
+  std::vector<float> residual;
+  std::vector<float> copied;
+  std::vector<float> p;
+  std::vector<float> q;
+  std::vector<float> own_q;
+  MatrixRows matrix;
+};
+
+// Argument: the side of the matrix.
+void BM_Matrix(benchmark::State& state, std::uint32_t rank, Work work) {
+  const auto side = static_cast<std::size_t>(state.range(0));
+  MatrixBench bench(rank, side);
+  const std::size_t bytes = side * side * sizeof(float);
+  RunBesideIdeal(
+      state, bytes, [&] { work == Work::kEncode ? bench.Encode() : bench.Decode(); },
+      [&] { bench.Copy(); });
+  state.counters["best_copy_GB_per_s"] =
+      static_cast<double>(bytes) / state.counters["best_ideal_us"] / 1e3;
+}
+
+void MatrixSides(benchmark::internal::Benchmark* bench) {
+  bench->UseManualTime();
+  bench->MinTime(0.05);
+  for (const std::int64_t side : {256, 2048}) bench->Arg(side);
+}
+
 void CodecSizes(benchmark::internal::Benchmark* bench) {
   bench->UseManualTime();
   bench->MinTime(0.05);
@@ -100,6 +161,14 @@ HEADRACE_BENCH_SUMMED_CODEC(sign, Codec::kSign);
 HEADRACE_BENCH_SUMMED_CODEC(topk, Codec::kTopK);
 HEADRACE_BENCH_SUMMED_CODEC(randomk, Codec::kRandomK);
 HEADRACE_BENCH_CODEC(lossless, Codec::kLossless);
+
+#define HEADRACE_BENCH_MATRIX(rank)                                                                \
+  BENCHMARK_CAPTURE(BM_Matrix, powersgd_##rank##_encode, rank, Work::kEncode)->Apply(MatrixSides); \
+  BENCHMARK_CAPTURE(BM_Matrix, powersgd_##rank##_decode, rank, Work::kDecode)->Apply(MatrixSides)
+
+HEADRACE_BENCH_MATRIX(1);
+HEADRACE_BENCH_MATRIX(4);
+HEADRACE_BENCH_MATRIX(16);
 
 }  // namespace
 }  // namespace headrace::transport
