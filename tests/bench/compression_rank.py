@@ -47,11 +47,11 @@ def gradient(rank: int, count: int) -> numpy.ndarray:
 
 def planned(ctl: str, job: str) -> dict | None:
     """How long the job's plan says that its blocks are under way, and how long they were in the iteration that is
-    shown; None while the plan is one for which nothing was known.
+    shown; None while the plan is one for which nothing was known, or a block of that iteration has not ended.
     """
     said = subprocess.run([ctl, "plan", job, "--json"], capture_output=True, text=True, check=True).stdout
     plan = json.loads(said)["jobs"][0]["plan"]
-    if plan["version"] < 2:
+    if plan["version"] < 2 or any(block["end_ns"] is None for block in plan["blocks"]):
         return None
 
     def under_way(prefix: str) -> float:
