@@ -8,7 +8,7 @@ set(HEADRACE_PARTS "" CACHE STRING "Folder with the sanitized builds whose tests
 set(headrace_part_address ipc_test http_test tls_test exchange_test)
 # Who sends nonsense, lies, or goes in the middle; the others take minutes and read nothing of strangers.
 set(headrace_part_address_exchange_test
-    "ExchangeHostile*:Of/ExchangeLie*:Of/ExchangeMismatch*:ExchangeEnd.*:ExchangeEncoded*:ExchangeLossless*:ExchangeAfterAFailure*")
+    "ExchangeHostile*:Of/ExchangeLie*:Of/ExchangeMismatch*:ExchangeEnd.*:ExchangeEncoded*:ExchangeFactors*:ExchangeLossless*:ExchangeAfterAFailure*")
 set(headrace_part_address_fuzz record dispatch schema peer forming socket message sends)
 set(headrace_part_thread
     ipc_test actor_test lane_test log_sink_test rpc_test dispatch_threads_test loop_test mapping_test
