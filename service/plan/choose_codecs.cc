@@ -229,7 +229,7 @@ std::vector<Codec> CodecsAsTheyMay(const Workload& work, const Route& route,
     if (choices[l].allowed.empty() || codecs[l] != Codec::kNone) continue;
     const auto is_alike = [&](std::size_t other) { return choices[other] == choices[l]; };
     std::vector<TensorRange> tensors;
-    for (std::uint32_t other = static_cast<std::uint32_t>(l); other < choices.size(); ++other) {
+    for (auto other = static_cast<std::uint32_t>(l); other < choices.size(); ++other) {
       if (is_alike(other)) tensors.push_back({other, 0, work.bytes[other]});
     }
     const Codec fastest = FastestOf(lane.stages.front(), choices[l].allowed, work, tensors);
