@@ -216,14 +216,16 @@ void ElasticCluster::ReadRpc(std::size_t node) {
   }
 }
 
-// All ranks of its epoch that have met have their ends soon.
+// All ranks of its epoch that have met have their ends soon. Those that attach later find it as it
+// is then (EpochChecker::Add).
 void ElasticCluster::Disturb(const ElasticSession& session, bool orderly) {
   const service::SessionIdentity& own = session.who().identity;
   for (ElasticSession& each : checker.sessions()) {
     const service::SessionIdentity& other = each.who().identity;
-    if (each.closed || other.after_epoch != own.after_epoch) continue;
+    if (other.after_epoch != own.after_epoch) continue;
+    if (each.closed && &each != &session) continue;
     each.disturbed = true;
-    if (orderly || each.met_ns == kNever || session.met_ns == kNever) continue;
+    if (orderly || each.closed || each.met_ns == kNever || session.met_ns == kNever) continue;
     each.ends_by_ns = std::min(each.ends_by_ns, cluster.now() + kEndsWithin);
   }
 }

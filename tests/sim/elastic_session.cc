@@ -153,7 +153,14 @@ std::uint64_t ElasticSession::Word(std::uint64_t record) const {
 
 ElasticSession& EpochChecker::Add(support::HandDrivenNode& node, const support::JobSpec& job,
                                   ElasticSession::Who who, const service::Layout& layout) {
-  return sessions_.emplace_back(node, job, std::move(who), layout);
+  const service::SessionIdentity own = who.identity;
+  const bool disturbed = std::ranges::any_of(sessions_, [&own](const ElasticSession& each) {
+    const service::SessionIdentity& other = each.who().identity;
+    return each.disturbed && other.after_epoch == own.after_epoch && other.epoch == own.epoch;
+  });
+  ElasticSession& added = sessions_.emplace_back(node, job, std::move(who), layout);
+  added.disturbed = disturbed;
+  return added;
 }
 
 std::optional<JobId> EpochChecker::Register(const ElasticSession& session) {
