@@ -216,15 +216,7 @@ std::optional<std::string> ClusterSimulation::Intrude() {
     const auto links = services_[node]->LinksOf(number->second);
     if (!links || !services_[node]->HasFormed(number->second)) return std::nullopt;
     // As the job's own nodes send them, but for one thing.
-    header = {.key = links->key,
-              .epoch = links->epoch,
-              .plan_version = links->plan_version,
-              .position = std::uint64_t{1} << 32,
-              .count = 8,
-              .kind = static_cast<std::uint8_t>(Collective::kAllReduce),
-              .dtype = static_cast<std::uint8_t>(DType::kFloat32),
-              .reduction = static_cast<std::uint8_t>(Reduction::kSum),
-              .sender = static_cast<std::uint16_t>(links->self == 0 ? 1 : 0)};
+    header = HeaderAmong(*links);
     (dice_.Chance(60) ? header.epoch : header.plan_version) -= 1;
   }
   const std::uint64_t before = cluster_.exchange(node).counters().messages_dropped;

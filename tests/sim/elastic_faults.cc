@@ -294,15 +294,7 @@ std::optional<std::string> ElasticFaults::Intrude() {
   const JobId job = process->session()->who().identity.job;
   const auto links = run_.nodes[node].service->LinksOf(job);
   if (!links || run_.nodes[node].service->NodesOf(job) == nullptr) return std::nullopt;
-  transport::MessageHeader header{.key = links->key,
-                                  .epoch = links->epoch,
-                                  .plan_version = links->plan_version,
-                                  .position = std::uint64_t{1} << 32,
-                                  .count = 8,
-                                  .kind = static_cast<std::uint8_t>(Collective::kAllReduce),
-                                  .dtype = static_cast<std::uint8_t>(DType::kFloat32),
-                                  .reduction = static_cast<std::uint8_t>(Reduction::kSum),
-                                  .sender = static_cast<std::uint16_t>(links->self == 0 ? 1 : 0)};
+  transport::MessageHeader header = HeaderAmong(*links);
   const auto& sessions = run_.checker.sessions();
   const ElasticSession& former = sessions[run_.dice.Below(sessions.size())];
   if (run_.dice.Chance(50) && former.key != 0 && former.key != links->key) {

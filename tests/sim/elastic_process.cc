@@ -53,9 +53,9 @@ std::optional<std::string> ElasticProcess::Step() {
     const bool begins = membership_.generation == 0 && epoch_ == 0 && !training_.is_newcomer();
     return begins ? Attach(membership_, 0) : Ask();
   }
-  if (phase_ == Phase::kAsking) return HearAnswer();
+  if (phase_ == Phase::kAsking) return OnAnswer();
   RefreshKey();
-  if (auto wrong = TakeEnds()) return wrong;
+  if (auto wrong = HandleEnds()) return wrong;
   if (failed_ || session_->closed) return Lose();
   if (phase_ == Phase::kMeeting) {
     if (now() >= gives_up_ns_) return Lose();
@@ -101,7 +101,7 @@ std::optional<std::string> ElasticProcess::Ask() {
   return std::nullopt;
 }
 
-std::optional<std::string> ElasticProcess::HearAnswer() {
+std::optional<std::string> ElasticProcess::OnAnswer() {
   const auto answer = Service()->PopAnswer(token_);
   if (!answer) return std::nullopt;
   phase_ = Phase::kOut;
@@ -234,9 +234,9 @@ void ElasticProcess::HandIn() {
 
 // ---- its session --------------------------------------------------------------------------------
 
-std::optional<std::string> ElasticProcess::TakeEnds() {
+std::optional<std::string> ElasticProcess::HandleEnds() {
   std::vector<ElasticSession::End> ends;
-  if (auto wrong = session_->TakeEnds(world_.checker, ends)) return wrong;
+  if (auto wrong = session_->ReadEnds(world_.checker, ends)) return wrong;
   bool met = false;
   for (const ElasticSession::End& end : ends) {
     if (!end.ok) waits_ = end.text;
@@ -283,7 +283,7 @@ std::optional<std::string> ElasticProcess::OnMet() {
 
 std::optional<std::string> ElasticProcess::Lose() {
   if (phase_ == Phase::kMet) {
-    if (auto wrong = TakeEnds()) return wrong;
+    if (auto wrong = HandleEnds()) return wrong;
   }
   CloseSession(false, "closed its connection", false);
   LeaveQuestion(false);

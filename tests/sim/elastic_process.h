@@ -72,7 +72,7 @@ class ElasticProcess {
   // It has a number among the members, whether or not it has met them.
   bool IsMember() const { return !training_.is_newcomer() || membership_.generation != 0; }
   std::optional<std::string> Ask();
-  std::optional<std::string> HearAnswer();
+  std::optional<std::string> OnAnswer();
   std::optional<std::string> OnQuorum(const service::Quorum& quorum);
   std::optional<std::string> OnRefused(const Error& error);
   std::optional<std::string> Attach(const service::Membership& told, std::uint32_t after_epoch);
@@ -80,7 +80,7 @@ class ElasticProcess {
                                       const support::JobSpec& spec) const;
   void HandIn();
   std::optional<std::string> OnMet();
-  std::optional<std::string> TakeEnds();
+  std::optional<std::string> HandleEnds();
   // The session goes, and what the process asks; it asks again later.
   std::optional<std::string> Lose();
   void CloseSession(bool orderly, const std::string& cause, bool exited);

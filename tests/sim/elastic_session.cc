@@ -97,7 +97,7 @@ void ElasticSession::PostGradient(const Planned& planned, std::uint64_t iteratio
   gradients_[iteration].push_back(open_.back().record);
 }
 
-std::optional<std::string> ElasticSession::TakeEnds(EpochChecker& checker, std::vector<End>& ends) {
+std::optional<std::string> ElasticSession::ReadEnds(EpochChecker& checker, std::vector<End>& ends) {
   for (std::size_t i = 0; i < open_.size();) {
     if (!client_.HasEnded(open_[i].record)) {
       ++i;

@@ -61,7 +61,7 @@ class ElasticSession {
     std::vector<std::byte> result{};
   };
   // What has ended since the last call, in order of posts.
-  std::optional<std::string> TakeEnds(EpochChecker& checker, std::vector<End>& ends);
+  std::optional<std::string> ReadEnds(EpochChecker& checker, std::vector<End>& ends);
   // Whether all gradients of that iteration have ended well, noticed or not.
   bool HasAverages(std::uint64_t iteration, std::size_t tensors_count) const;
   // Whether anything that was posted has not ended, noticed or not.

@@ -53,6 +53,18 @@ Result<std::string> LeaderAt(const SimulatedService::Options& options,
 
 }  // namespace
 
+transport::MessageHeader HeaderAmong(const transport::GroupOptions& links) {
+  return {.key = links.key,
+          .epoch = links.epoch,
+          .plan_version = links.plan_version,
+          .position = std::uint64_t{1} << 32,
+          .count = 8,
+          .kind = static_cast<std::uint8_t>(Collective::kAllReduce),
+          .dtype = static_cast<std::uint8_t>(DType::kFloat32),
+          .reduction = static_cast<std::uint8_t>(Reduction::kSum),
+          .sender = static_cast<std::uint16_t>(links.self == 0 ? 1 : 0)};
+}
+
 SimulatedService::SimulatedService(const Options& options, support::HandDrivenNode& node,
                                    const World& world)
     : options_(options),

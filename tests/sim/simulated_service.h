@@ -16,8 +16,13 @@
 #include "tests/sim/agreements.h"
 #include "tests/sim/lines.h"
 #include "tests/support/hand_driven_node.h"
+#include "transport/exchange/wire.h"
 
 namespace headrace::sim {
+
+// The header of a sum as the other nodes of a job with these links send them, at a position that
+// nobody posts.
+transport::MessageHeader HeaderAmong(const transport::GroupOptions& links);
 
 class SimulatedService {
  public:

@@ -150,7 +150,7 @@ void Collectives::Post(const Transfer& transfer) {
   collective.output = transfer.output;
   collective.residual = transfer.residual;
   collective.seed = transfer.seed;
-  if (spec.factored()) collective.TakeFactors(transfer);
+  if (spec.factored()) collective.UseFactors(transfer);
   open_.SetPosted(collective);
   if (!failure_.failed()) CheckHeld(collective);
 }

@@ -44,7 +44,7 @@ MatrixRows FactorSum::RowsAt(std::uint64_t row, std::uint64_t rows) const {
           .rank = rank_};
 }
 
-std::uint64_t FactorSum::TakeRows() {
+std::uint64_t FactorSum::RowsOfNextPart() const {
   const std::uint64_t most = std::max<std::uint64_t>(1, kEncodedPieceCountMax / columns_);
   return std::min(most, rows_ - next_row_);
 }
@@ -100,7 +100,7 @@ void FactorSum::Orthogonalize() {
 }
 
 void FactorSum::Restrict() {
-  const std::uint64_t rows = TakeRows();
+  const std::uint64_t rows = RowsOfNextPart();
   basis_.Replace(LeftOf(next_row_), rows);
   AddToRightFactor(RowsAt(next_row_, rows), LeftOf(next_row_), own_q_);
   next_row_ += rows;
@@ -111,7 +111,7 @@ void FactorSum::Restrict() {
 }
 
 void FactorSum::Expand(CodecUse& use) {
-  const std::uint64_t rows = TakeRows();
+  const std::uint64_t rows = RowsOfNextPart();
   WriteRows(RowsAt(next_row_, rows), LeftOf(next_row_), use);
   next_row_ += rows;
   if (next_row_ < rows_) return;

@@ -50,8 +50,8 @@ class FactorSum {
     kDone,
   };
 
-  // The next rows of the matrix that are worked on in one go.
-  std::uint64_t TakeRows();
+  // How many rows of the matrix, from the next one on, are worked on in one go.
+  std::uint64_t RowsOfNextPart() const;
   MatrixRows RowsAt(std::uint64_t row, std::uint64_t rows) const;
   float* LeftOf(std::uint64_t row) const { return p_ + row * rank_; }
   void Orthogonalize();

@@ -6,7 +6,7 @@
 
 namespace headrace::transport {
 
-void OpenCollective::TakeFactors(const Transfer& transfer) {
+void OpenCollective::UseFactors(const Transfer& transfer) {
   const Stretch stretch = walk.stretch();
   HR_CHECK(transfer.factors != nullptr && stretch.end == transfer.count, stretch.end);
   factors = FactorSum(transfer, spec, memory + stretch.offset,

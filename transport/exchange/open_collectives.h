@@ -43,7 +43,7 @@ struct OpenCollective {
 
   bool all_begun() const { return next_piece >= partition.pieces_count(); }
   // From now on what crosses, and is summed, is the factors of its matrix.
-  void TakeFactors(const Transfer& transfer);
+  void UseFactors(const Transfer& transfer);
   // Whether the next piece is of a right factor that is not there yet.
   bool is_between_factors() const {
     return factors.lacks_right_factor() && next_piece == partition.left_pieces_count();

@@ -133,7 +133,7 @@ class FactorJob {
     for (std::uint32_t node = 0; node < test_.nodes; ++node) sum += double{residual(node, element)};
     return sum;
   }
-  double Given(std::uint64_t element) const { return given_[element]; }
+  double SumGiven(std::uint64_t element) const { return given_[element]; }
   double Applied(std::uint64_t element) const { return applied_[element]; }
   const NodeMatrix& node(std::uint32_t index) const { return nodes_[index]; }
   NodeMatrix& node(std::uint32_t index) { return nodes_[index]; }
@@ -197,7 +197,7 @@ TEST(ExchangeFactors, LosesNothingOverManyIterations) {
       ASSERT_NO_FATAL_FAILURE(job.IterateByChance(iteration));
     }
     for (std::uint64_t i = 0; i < test.count(); ++i) {
-      ASSERT_NEAR(job.Applied(i) + job.SumOfResiduals(i), job.Given(i), 2e-4)
+      ASSERT_NEAR(job.Applied(i) + job.SumOfResiduals(i), job.SumGiven(i), 2e-4)
           << test.Text() << " element " << i;
     }
   }
@@ -219,7 +219,7 @@ TEST(ExchangeFactors, LeavesNothingOutOfAMatrixOfThatRank) {
       return OfLowRank(element, test.columns, node);
     }));
     for (std::uint64_t i = 0; i < test.count(); ++i) {
-      ASSERT_NEAR(job.at(1, i), job.Given(i) / test.divisor(), 1e-5);
+      ASSERT_NEAR(job.at(1, i), job.SumGiven(i) / test.divisor(), 1e-5);
       ASSERT_NEAR(job.residual(2, i), 0, 1e-4);
     }
   }
@@ -308,7 +308,7 @@ TEST(ExchangeFactors, TakesNumbersOfAnySize) {
     EXPECT_EQ(job.Result(1), job.Result(0));
     for (std::uint64_t i = 0; i < test.count(); ++i) {
       // Below the least normal number few bits are left.
-      ASSERT_NEAR(job.Applied(i), job.Given(i), 1e-4 * double{size} + 1e-42) << size << " " << i;
+      ASSERT_NEAR(job.Applied(i), job.SumGiven(i), 1e-4 * double{size} + 1e-42) << size << " " << i;
     }
   }
 }

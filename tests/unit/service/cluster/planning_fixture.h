@@ -47,7 +47,8 @@ class PlanningTest : public testing::Test {
   void HandIn(std::size_t node, std::optional<Policy> policy = std::nullopt) {
     planning_.OnLayout(node, Shared(LayoutOf(Elements(kTensors))), policy);
   }
-  void Tell(std::uint64_t iteration, double backward_s = 0.01, transport::CostLine cost = kCost) {
+  void ReportTimes(std::uint64_t iteration, double backward_s = 0.01,
+                   transport::CostLine cost = kCost) {
     for (const std::size_t node : {0U, 1U}) {
       planning_.OnTimesSeen(node, SeenAt(iteration, kTensors, backward_s, 0.005, cost));
     }
@@ -70,7 +71,7 @@ class PlanningTest : public testing::Test {
   }
   void Run() {
     Record();
-    Tell(3);
+    ReportTimes(3);
     Hold(Offered(), 4, 4);
     EXPECT_EQ(Step<PlanSwitch>().from_iteration, 12U);
   }

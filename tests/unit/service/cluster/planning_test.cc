@@ -96,7 +96,7 @@ TEST_F(PlanningTest, PlansOnTheIterationsThatAllNodesHaveRecorded) {
 TEST_F(PlanningTest, TheFirstPlanIsReplacedEvenWhenWfbpIsWanted) {
   planning_.SetPolicy(Policy::kWfbp);
   Record();
-  Tell(3);
+  ReportTimes(3);
   const auto request = Step<MakePlan>();
   EXPECT_EQ(request.policy, Policy::kWfbp);
   EXPECT_EQ(request.present, nullptr) << "its predictions were for no times at all";
@@ -104,7 +104,7 @@ TEST_F(PlanningTest, TheFirstPlanIsReplacedEvenWhenWfbpIsWanted) {
 
 TEST_F(PlanningTest, SwitchesBeyondWhatAnyNodeHasBegun) {
   Record();
-  Tell(3);
+  ReportTimes(3);
   const PlanOffer offer = Offered();
   Hold(offer, 5, 7);
   const auto change = Step<PlanSwitch>();
@@ -115,25 +115,25 @@ TEST_F(PlanningTest, SwitchesBeyondWhatAnyNodeHasBegun) {
 
 TEST_F(PlanningTest, TimesThatComeWhileAPlanIsUnderWayBeginNoOther) {
   Record();
-  Tell(3);
+  ReportTimes(3);
   const auto request = Step<MakePlan>();
-  Tell(6);
+  ReportTimes(6);
   ExpectNothing();
   planning_.OnPlanMade(Made(request));
   const auto offer = Step<PlanOffer>();
-  Tell(6);
+  ReportTimes(6);
   ExpectNothing();
   Hold(offer, 4, 4);
   Step<PlanSwitch>();
-  Tell(8);
+  ReportTimes(8);
   ExpectNothing();
 }
 
 TEST_F(PlanningTest, LooksForAFasterPlanOnlyAfterIterationsUnderThePresentOne) {
   Run();
-  Tell(11);
+  ReportTimes(11);
   ExpectNothing();
-  Tell(22);
+  ReportTimes(22);
   const auto request = Step<MakePlan>();
   EXPECT_EQ(request.policy, Policy::kExact);
   EXPECT_EQ(request.version, 3U);
@@ -144,17 +144,17 @@ TEST_F(PlanningTest, LooksForAFasterPlanOnlyAfterIterationsUnderThePresentOne) {
 
 TEST_F(PlanningTest, KeepsAPlanThatIsAsGoodAndGivesItsSuccessorTheSameVersion) {
   Run();
-  Tell(22);
+  ReportTimes(22);
   EXPECT_EQ(Step<MakePlan>().version, 3U);
   planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
   ExpectNothing();
-  Tell(38);
+  ReportTimes(38);
   EXPECT_EQ(Step<MakePlan>().version, 3U);
 }
 
 TEST_F(PlanningTest, DriftBeyondTheMarginMakesANewPlanAndLessDoesNot) {
   Run();
-  Tell(22, 0.0101);
+  ReportTimes(22, 0.0101);
   MakePlan request = Step<MakePlan>();
   const auto faster = [&request] {
     return plan::MakeFasterPlan(request.policy, request.profile, request.route, request.version,
@@ -167,7 +167,7 @@ TEST_F(PlanningTest, DriftBeyondTheMarginMakesANewPlanAndLessDoesNot) {
   EXPECT_FALSE(faster()->has_value());
   planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
   // The startup has grown thirtyfold: the blocks that were good are far too many.
-  Tell(38, 0.0101, {.startup_s = 3e-2, .s_per_byte = 1e-8});
+  ReportTimes(38, 0.0101, {.startup_s = 3e-2, .s_per_byte = 1e-8});
   request = Step<MakePlan>();
   ASSERT_TRUE(faster().ok());
   ASSERT_TRUE(faster()->has_value());
@@ -234,7 +234,7 @@ TEST_F(ElsewhereTest, IsNotPlannedAgainWhereNobodyStandsStill) {
 
 TEST_F(PlanningTest, AnotherPolicyNeedsNoNewTimes) {
   Run();
-  Tell(22);
+  ReportTimes(22);
   Step<MakePlan>();
   planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
   planning_.SetPolicy(Policy::kByteScheduler);
@@ -262,10 +262,10 @@ TEST_F(PlanningTest, PlansCompressAsRanksAndThenAPersonSay) {
   EXPECT_EQ(offer.plan->codecs, kAsRanksSay);
   Hold(offer, 0, 0);
   Step<PlanSwitch>();
-  Tell(3);
+  ReportTimes(3);
   Hold(Offered(), 4, 4);
   Step<PlanSwitch>();
-  Tell(22);
+  ReportTimes(22);
   EXPECT_NE(Step<MakePlan>().present, nullptr) << "codecs as they were";
   planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
   planning_.SetCodec(Codec::kBFloat16);
@@ -289,12 +289,12 @@ TEST_F(PlanningTest, CompressesOnlyAfterSoManyIterations) {
   EXPECT_TRUE(offer.plan->codecs.empty());
   Hold(offer, 0, 0);
   Step<PlanSwitch>();
-  Tell(3);
+  ReportTimes(3);
   offer = Offered();
   EXPECT_TRUE(offer.plan->codecs.empty());
   Hold(offer, 4, 4);
   Step<PlanSwitch>();
-  Tell(19);
+  ReportTimes(19);
   EXPECT_NE(Step<MakePlan>().present, nullptr);
   planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
   planning_.OnTimesSeen(0, SeenAt(20, kTensors, 0.01, 0.005, kCost));
@@ -331,7 +331,7 @@ TEST_F(PlanningTest, SaysWhyServersAndOneNodeCompressNothing) {
 
 TEST_F(PlanningTest, ThePolicyInForceIsNoNews) {
   Run();
-  Tell(22);
+  ReportTimes(22);
   Step<MakePlan>();
   planning_.OnPlanMade(std::shared_ptr<const plan::Plan>());
   planning_.SetPolicy(Policy::kExact);
@@ -340,7 +340,7 @@ TEST_F(PlanningTest, ThePolicyInForceIsNoNews) {
 
 TEST_F(PlanningTest, APolicyThatIsWantedWhileAnOfferIsUnderWayComesAfterIt) {
   Record();
-  Tell(3);
+  ReportTimes(3);
   const PlanOffer offer = Offered();
   planning_.SetPolicy(Policy::kMgWfbp);
   ExpectNothing();
@@ -356,7 +356,7 @@ TEST_F(PlanningTest, APolicyThatIsWantedWhileAnOfferIsUnderWayComesAfterIt) {
 
 TEST_F(PlanningTest, APolicyThatIsWantedWhileAnotherPlanIsMadeIsMadeNext) {
   Run();
-  Tell(22);
+  ReportTimes(22);
   Step<MakePlan>();
   planning_.SetPolicy(Policy::kBsp);
   ExpectNothing();
@@ -369,7 +369,7 @@ TEST_F(PlanningTest, WhatRanksSayGoesBeforeTheConfigurationAndAPersonBeforeBoth)
   HandIn(1);
   Hold(Offered(), 0, 0);
   Step<PlanSwitch>();
-  Tell(3);
+  ReportTimes(3);
   EXPECT_EQ(Step<MakePlan>().policy, Policy::kUsByte);
   planning_.SetPolicy(Policy::kBsp);
   planning_.OnPlanMade(Error(Code::kInternal, "a bug"));
@@ -394,7 +394,7 @@ TEST_F(PlanningTest, ANodeThatHoldsAnotherPlanFailsTheJob) {
 
 TEST_F(PlanningTest, AnswersToAnotherPlanThanTheOfferedOneAreIgnored) {
   Record();
-  Tell(3);
+  ReportTimes(3);
   const PlanOffer offer = Offered();
   planning_.OnPlanAck(0, 1, 0, 0);
   planning_.OnPlanAck(1, 3, 0, 0);
@@ -432,7 +432,7 @@ TEST_F(PlanningTest, TimesThatAreNotOfThisLayoutFailTheJob) {
 TEST_F(PlanningTest, APlanThatCannotBeMadeIsSaidOnceAndThePresentOneStays) {
   Run();
   for (const std::uint64_t iteration : {22U, 38U, 54U}) {
-    Tell(iteration);
+    ReportTimes(iteration);
     Step<MakePlan>();
     planning_.OnPlanMade(Error(Code::kInternal, "a bug"));
     if (iteration == 22U) {
@@ -461,12 +461,12 @@ TEST_F(PlanningTest, APlanThatLeavesGradientsOutIsNotOffered) {
 
 TEST_F(PlanningTest, AJobThatComesToItsEndFinishesTheSwitchAndBeginsNoOther) {
   Record();
-  Tell(3);
+  ReportTimes(3);
   const PlanOffer offer = Offered();
   planning_.Stop();
   Hold(offer, 4, 4);
   EXPECT_EQ(Step<PlanSwitch>().version, 2U) << "iterations that wait for it go on";
-  Tell(22);
+  ReportTimes(22);
   planning_.SetPolicy(Policy::kBsp);
   ExpectNothing();
 }
@@ -478,7 +478,7 @@ TEST_F(PlanningTest, AJobFromWhichARankHasGoneStillGetsItsFirstPlanAndNoSecond) 
   HandIn(1);
   Hold(Offered(), 0, 0);
   EXPECT_EQ(Step<PlanSwitch>().version, 1U);
-  Tell(3);
+  ReportTimes(3);
   ExpectNothing();
 }
 

@@ -58,7 +58,7 @@ struct CompressedFleet {
       Adopt(cluster.node(node), job.id, plan, from, before);
     }
   }
-  static float Given(std::uint32_t rank, std::size_t element) {
+  static float ValueGiven(std::uint32_t rank, std::size_t element) {
     return std::sin(static_cast<float>(element * (rank + 3)));
   }
   // The sums that every rank gets; the ranks give the same each time.
@@ -66,7 +66,7 @@ struct CompressedFleet {
     ++iteration;
     for (ClientEnd* client : clients) {
       for (std::size_t i = 0; i < kElementsInAll; ++i) {
-        client->Elements<float>()[i] = Given(client->rank(), i);
+        client->Elements<float>()[i] = ValueGiven(client->rank(), i);
       }
       if (spoiled) {
         client->Elements<float>()[*spoiled] = std::numeric_limits<float>::infinity();
@@ -93,7 +93,7 @@ struct CompressedFleet {
   }
   float Sum(std::size_t element) const {
     float sum = 0;
-    for (const ClientEnd* client : clients) sum += Given(client->rank(), element);
+    for (const ClientEnd* client : clients) sum += ValueGiven(client->rank(), element);
     return sum;
   }
 

@@ -362,7 +362,7 @@ struct CompressedOperation {
     cluster.Advance(kMillisecond);
     for (ClientEnd* client : clients) {
       for (std::size_t i = 0; i < count; ++i) {
-        client->Elements<float>()[i] = CompressedFleet::Given(client->rank(), i);
+        client->Elements<float>()[i] = CompressedFleet::ValueGiven(client->rank(), i);
       }
       ipc::Record record = OnSegment(Collective::kAllReduce, DType::kFloat32, count);
       record.tag = SteeringValue(client->rank() == other_rank ? other : codec);
@@ -374,7 +374,8 @@ struct CompressedOperation {
       : CompressedOperation(count, codec, UINT32_MAX, codec) {}
   float Sum(std::size_t element) const {
     float sum = 0;
-    for (const ClientEnd* client : clients) sum += CompressedFleet::Given(client->rank(), element);
+    for (const ClientEnd* client : clients)
+      sum += CompressedFleet::ValueGiven(client->rank(), element);
     return sum;
   }
   // The largest error; all ranks have the same bits.
