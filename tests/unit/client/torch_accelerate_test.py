@@ -280,6 +280,51 @@ def reading_while_a_rank_is_late(rank, how):
     return kind, after, value, first.weight.grad.full_tensor().sum().item()
 
 
+class Skipping(torch.nn.Module):
+    """Its second layer of three is left out at will."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(3))
+        self.skips = False
+
+    def forward(self, x):
+        for index, layer in enumerate(self.layers):
+            if not (self.skips and index == 1):
+                x = torch.tanh(layer(x))
+        return x
+
+
+def shards_that_skip(rank, is_accelerated, skipped):
+    """Parameters after six steps, of which some leave a layer out; after each step, how many modules gather
+    another one's parameters ahead, and how many all-gathers nobody had waited for where they were posted."""
+    from headrace.torch.sharded import Gathering
+
+    torch.manual_seed(1)
+    model = sharded(Skipping)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    units = []
+    if is_accelerated:
+        optimizer = headrace.torch.accelerate(model, optimizer)
+        units = optimizer.units
+    ahead = []
+    for step in range(6):
+        model.skips = step in skipped
+        optimizer.zero_grad()
+        x = torch.full((4, 16), 0.1 * (rank + step)) + torch.eye(4, 16)
+        model(x).square().sum().backward()
+        optimizer.step()
+        ahead.append(sum(len(unit.state._states_to_forward_prefetch) for unit in units))
+    optimizer.state_dict()  # with the updates that are due
+    whole = [p.full_tensor().detach().numpy().tobytes() for p in model.parameters()]
+    posted = [unit.gathering for unit in units if isinstance(unit.gathering, Gathering)]
+    kept = sum(each._input is not None for each in posted)
+    if is_accelerated:
+        optimizer.close()
+    ahead.append(sum(len(unit.state._states_to_forward_prefetch) for unit in units))
+    return whole, ahead, len(posted), kept
+
+
 def sharded_refusals(rank):
     texts = []
     model = sharded()
@@ -493,6 +538,26 @@ class Sharded(ServiceCase):
 
     def test_with_layers_that_gather_the_next_ones_parameters(self):
         self.check(plainly, how="prefetching")
+
+    def test_layers_gather_the_next_ones_parameters_once_passes_repeat(self):
+        plain, _ = run_group(self.service, 2, shards_that_skip, False, ())
+        for whole, ahead, gatherings, kept in run_group(
+            self.service, 2, shards_that_skip, True, ()
+        ):
+            self.assertEqual(whole, plain[0])
+            # The third pass shows that the second had the first one's order; three layers are two pairs.
+            self.assertEqual(ahead, [0, 0, 2, 2, 2, 2, 0])
+            self.assertEqual((gatherings, kept), (3, 0))
+
+    def test_layers_that_are_left_out_at_times_end_that(self):
+        for skipped, expected in (((3,), [0, 0, 2, 2, 0, 0, 0]), ((1,), [0] * 7)):
+            with self.subTest(skipped):
+                plain, _ = run_group(self.service, 2, shards_that_skip, False, skipped)
+                for whole, ahead, *_ in run_group(
+                    self.service, 2, shards_that_skip, True, skipped
+                ):
+                    self.assertEqual(whole, plain[0])
+                    self.assertEqual(ahead, expected)
 
     def test_compiled(self):
         self.check(plainly, how="compiled")

@@ -1,4 +1,4 @@
-"""fully_shard() whose reduce-scatters hide behind backward and the next forward pass."""
+"""fully_shard() whose all-gathers and reduce-scatters hide behind forward and backward passes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ except ImportError as error:
         f"accelerate() of fully_shard needs torch 2.9 or later, this is {torch.__version__}"
     ) from error
 
+from headrace.torch.gather_ahead import GatherAhead
 from headrace.torch.process_group import ProcessGroup
 from headrace.torch.shared_memory import HostMemory, memory_of
 from headrace.torch.tracing import untraced
@@ -78,10 +79,13 @@ class Due:
 
 
 class Gathering(AllGather):
-    """torch's own all-gather, but for where it puts the parameters: in memory that needs no copy."""
+    """torch's own all-gather, but that parameters lie in memory that needs no copy, and that on the host nobody
+    waits for them before torch copies them out, which is when their module needs them.
+    """
 
     def __init__(self, memory: HostMemory) -> None:
         self._memory = memory
+        self._input: torch.Tensor | None = None  # of the work, which reads it
 
     def allocate(
         self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
@@ -96,10 +100,17 @@ class Gathering(AllGather):
         group: dist.ProcessGroup,
         async_op: bool = False,
     ) -> dist.Work | None:
-        """As torch's own."""
+        """As torch's own, or posted only: torch waits for any work that it gets."""
+        if output_tensor.device.type == "cpu":
+            self._input = input_tensor
+            async_op = True
         return dist.all_gather_into_tensor(
             output_tensor, input_tensor, group, async_op=async_op
         )
+
+    def release(self) -> None:
+        """Lets go of the last input, whose work has ended."""
+        self._input = None
 
 
 class Unit(ReduceScatter):
@@ -122,6 +133,7 @@ class Unit(ReduceScatter):
         group = _group_of(self._group)
         # Over another backend there is none that it would use.
         self.memory = memory_of(group) if isinstance(group, ProcessGroup) else None
+        self.gathering: Gathering | None = None  # where torch's own is not used
         self._work: dist.Work | None = None
         self._input: torch.Tensor | None = None  # of the work, which reads it
         self.due: dict[torch.nn.Parameter, Due] = {}
@@ -147,6 +159,8 @@ class Unit(ReduceScatter):
     ) -> dist.Work | None:
         """Posts it. What it gives is there after wait()."""
         self.wait()
+        if self.gathering is not None:  # backward had the parameters
+            self.gathering.release()
         if isinstance(group, ProcessGroup) and input_tensor.dtype in _REDUCED:
             # torch lets go of the input afterwards.
             work = group.reduce_scatter_in_place(output_tensor, input_tensor, op)
@@ -223,8 +237,10 @@ class ShardedOptimizer(WrappingOptimizer):
             unit.module.set_custom_reduce_scatter(unit)
             gathering = type(unit._group._all_gather_comm).__name__
             if unit.memory is not None and gathering == "DefaultAllGather":
-                unit.module.set_custom_all_gather(Gathering(unit.memory))
+                unit.gathering = Gathering(unit.memory)
+                unit.module.set_custom_all_gather(unit.gathering)
             self._register(unit)
+        self._ahead = GatherAhead([unit.module for unit in self.units if unit.gathering])
         setattr(model, _MARK, True)
 
     def _register(self, unit: Unit) -> None:
@@ -299,10 +315,11 @@ class ShardedOptimizer(WrappingOptimizer):
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._ahead.close()
         for unit in self.units:
             unit.wait()
             unit.module.set_custom_reduce_scatter(DefaultReduceScatter())
-            if isinstance(unit._group._all_gather_comm, Gathering):
+            if unit.gathering is not None:
                 unit.module.set_custom_all_gather(DefaultAllGather())
         if hasattr(self._model, _MARK):
             delattr(self._model, _MARK)
@@ -311,6 +328,8 @@ class ShardedOptimizer(WrappingOptimizer):
         if module is self._model and not (module.training and torch.is_grad_enabled()):
             self.synchronize()
             return
+        if torch.is_grad_enabled() and unit.gathering is not None:
+            self._ahead.begin(unit.module)
         self._update(unit)
         # torch gathers the parameters of these, too, in this module's hook.
         for state in unit.state._states_to_forward_prefetch:
