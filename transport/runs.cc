@@ -37,7 +37,29 @@ void RunWalk::Enter() {
   stretch_.offset = run.offset + skip_ * element_size_;
 }
 
+namespace {
+
+void CheckLongEnough(const Transfer& transfer, std::span<const Run> runs, std::uint64_t skip) {
+  HR_CHECK(runs.size() <= kRunsMax, runs.size());
+  std::uint64_t left = transfer.count;
+  for (const Run& run : runs) {
+    HR_CHECK(run.offset % SizeOf(transfer.dtype) == 0, run.offset);
+    const std::uint64_t skipped = std::min(skip, run.count);
+    skip -= skipped;
+    left -= std::min(left, run.count - skipped);
+  }
+  HR_CHECK(left == 0 && skip == 0, "the runs are shorter than the transfer", left, skip);
+}
+
+}  // namespace
+
 void CheckRuns(const Transfer& transfer) {
+  if (transfer.residual_runs.empty()) {
+    HR_CHECK(transfer.residual_skip == 0, transfer.residual_skip);
+  } else {
+    HR_CHECK(transfer.residual != nullptr && transfer.runs.empty(), transfer.runs.size());
+    CheckLongEnough(transfer, transfer.residual_runs, transfer.residual_skip);
+  }
   if (transfer.runs.empty()) {
     HR_CHECK(transfer.skip == 0, transfer.skip);
     return;
@@ -46,16 +68,7 @@ void CheckRuns(const Transfer& transfer) {
   HR_CHECK(transfer.kind == Collective::kAllReduce || transfer.kind == Collective::kReduce ||
                transfer.kind == Collective::kBroadcast || is_half_between_nodes,
            static_cast<int>(transfer.kind));
-  HR_CHECK(transfer.runs.size() <= kRunsMax, transfer.runs.size());
-  std::uint64_t left = transfer.count;
-  std::uint64_t skip = transfer.skip;
-  for (const Run& run : transfer.runs) {
-    HR_CHECK(run.offset % SizeOf(transfer.dtype) == 0, run.offset);
-    const std::uint64_t skipped = std::min(skip, run.count);
-    skip -= skipped;
-    left -= std::min(left, run.count - skipped);
-  }
-  HR_CHECK(left == 0 && skip == 0, "the runs are shorter than the transfer", left, skip);
+  CheckLongEnough(transfer, transfer.runs, transfer.skip);
 }
 
 }  // namespace headrace::transport

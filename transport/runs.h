@@ -49,6 +49,12 @@ class RunWalk {
   Stretch stretch_;
 };
 
+// Over the residual of a transfer.
+inline RunWalk ResidualWalk(const Transfer& transfer) {
+  if (transfer.residual_runs.empty()) return RunWalk(transfer);
+  return {transfer.dtype, transfer.count, transfer.residual_runs, transfer.residual_skip};
+}
+
 // Calls `visit(element, offset, count)` for what lies in one piece of the elements [begin, end):
 // `count` elements from `element` on, `offset` bytes behind the member's pointer. `walk` is
 // anywhere before the end of the stretch that holds `begin`.

@@ -123,11 +123,14 @@ struct Transfer {
   bool digest = false;
   // Between nodes: how the bytes cross (codec/codec.h), equal on every node; sums and averages of
   // float32 by all_reduce, in the host's memory, have one. `residual` lies as member `self`'s
-  // memory does, runs included; null: nowhere. An encoding keeps what it leaves out there; without
+  // memory does, runs included, or by `residual_runs`, of which it leaves out the first
+  // `residual_skip` elements; null: nowhere. An encoding keeps what it leaves out there; without
   // one, or with one that loses nothing, all_reduce and reduce_scatter add it first, and leave
   // zeros.
   Codec codec = Codec::kNone;
   std::byte* residual = nullptr;
+  std::span<const Run> residual_runs{};  // not empty: the memory of members has no runs
+  std::uint64_t residual_skip = 0;
   // For powersgd, which takes the elements as a matrix of so many rows, in one piece (HasFactors):
   // memory for its factors, FactorMemoryCount floats (ipc/base/matrix.h), of which it keeps what
   // helps the next sum of the same matrix. Zeros to begin with.

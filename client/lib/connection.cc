@@ -327,6 +327,7 @@ Status Connection::SetLayout(const LayoutNotice& layout) {
     for (unsigned i = 0; i < codecs.size(); ++i) codecs.set(i, layout.codecs[i].c_str());
     call.setCompressAfter(layout.compress_after);
     call.setResiduals(layout.residuals);
+    if (layout.residuals_segment) call.setResidualsSegment(*layout.residuals_segment);
     call.setIterationsBefore(layout.iterations_before);
     call.setAdaptive(layout.adaptive);
     auto rows = call.initRows(static_cast<unsigned>(layout.rows.size()));

@@ -37,10 +37,11 @@ struct LayoutNotice {
   std::string codec;                  // empty: none
   std::vector<std::string> codecs{};  // of each tensor, or none; empty ones: as codec says
   std::uint64_t compress_after = 0;
-  std::uint64_t residuals = 0;          // where in the segment; 0: nowhere
-  std::uint64_t iterations_before = 0;  // of earlier epochs
-  bool adaptive = false;                // the optimizer is, as Adam
-  std::vector<std::uint64_t> rows{};    // of each tensor, 0 where it is no matrix; or none
+  std::uint64_t residuals = 0;                       // where in residuals_segment
+  std::optional<std::uint32_t> residuals_segment{};  // none: the gradients', where 0 is nowhere
+  std::uint64_t iterations_before = 0;               // of earlier epochs
+  bool adaptive = false;                             // the optimizer is, as Adam
+  std::vector<std::uint64_t> rows{};  // of each tensor, 0 where it is no matrix; or none
 };
 
 // Thread-safe. Every call returns within the call timeout, or, when memory is registered and the

@@ -95,7 +95,11 @@ LayoutNotice NoticeOf(const hr_layout_options& options, std::size_t gradients_co
                       .codecs = {},
                       .compress_after = options.compress_after,
                       .residuals = options.residuals,
+                      .residuals_segment = {},
                       .adaptive = options.adaptive != 0};
+  if (options.residuals_segment != nullptr) {
+    notice.residuals_segment = options.residuals_segment->id;
+  }
   if (options.rows != nullptr) notice.rows.assign(options.rows, options.rows + gradients_count);
   if (options.codecs == nullptr) return notice;
   for (const char* const codec : std::span(options.codecs, gradients_count)) {

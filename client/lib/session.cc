@@ -374,7 +374,8 @@ Result<hr_layout*> Session::CreateLayout(std::span<const hr_tensor_spec> specs,
   has_layout_ = first.ok();
   if (!first) return first.error();
   shape.first_tensor = *first;
-  layout_request_ = {specs[0].segment, std::move(announced).value(), std::move(notice)};
+  layout_request_ = {specs[0].segment, options.residuals_segment, std::move(announced).value(),
+                     std::move(notice)};
   layout_.reset(new hr_layout{*this, Layout(operations_, std::move(shape))});
   return layout_.get();
 }

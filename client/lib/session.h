@@ -208,6 +208,7 @@ class Session final : public LossListener {
   // What the layout is, also after its handle was freed.
   struct LayoutRequest {
     const hr_segment* segment = nullptr;
+    const hr_segment* residuals_segment = nullptr;  // null: the same
     std::vector<TensorSpec> specs;
     LayoutNotice notice;
   };

@@ -259,6 +259,9 @@ Status Session::RegisterTensorsAgain() {
 Status Session::SetLayoutAgain() {
   if (!layout_request_) return {};
   for (TensorSpec& spec : layout_request_->specs) spec.segment = layout_request_->segment->id;
+  if (layout_request_->residuals_segment != nullptr) {
+    layout_request_->notice.residuals_segment = layout_request_->residuals_segment->id;
+  }
   const Result<std::uint32_t> first = Announce(layout_request_->specs, layout_request_->notice);
   if (!first) return first.error();
   if (layout_ != nullptr) layout_->layout.Renew(*first);

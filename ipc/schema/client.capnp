@@ -7,6 +7,8 @@ using Admin = import "admin.capnp";
 $Cxx.namespace("headrace::schema");
 
 const protocolVersion :UInt32 = 3;
+const gradientsSegment :UInt32 = 0xffffffff;
+# In place of a segment's number: the one in which the layout's gradients are.
 
 struct Hello {
   # First thing said by either program on the socket.
@@ -122,13 +124,14 @@ interface Session {
   setLayout @5 (first :UInt32, count :UInt32, reduction :UInt8, policy :Text,
              codec :Text, codecs :List(Text), compressAfter :UInt64,
              residuals :UInt64, iterationsBefore :UInt64, adaptive :Bool,
-             rows :List(UInt64))
+             rows :List(UInt64), residualsSegment :UInt32 = .gradientsSegment)
       -> (refusal :Refusal);
   # The session's gradients: tensors first .. first + count - 1, in forward order, in one segment.
   # Once a session. policy empty: as the leader has it. codec: in which their sums cross between
   # nodes, but for small ones; empty: none. codecs: of each by itself; empty ones: as codec says.
-  # compressAfter: so many iterations cross as they are. residuals: where in the segment, behind the
-  # gradients, there is room for what encodings leave out; 0: nowhere. iterationsBefore: so many had
+  # compressAfter: so many iterations cross as they are. residuals: where in residualsSegment there is
+  # room for what encodings leave out; in the gradients' own segment it is behind them, and 0 is
+  # nowhere. iterationsBefore: so many had
   # ended when the job lost a service; the largest of all ranks counts. adaptive: the optimizer divides
   # by what gradients were, as Adam does, so that some codecs make it diverge. rows: of each, where it
   # is a matrix, and 0 where it is none; empty: nothing is said.

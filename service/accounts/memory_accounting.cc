@@ -267,20 +267,33 @@ Result<Layout> MemoryAccounting::MakeLayout(TensorId first, std::uint32_t count,
 }
 
 Status MemoryAccounting::CheckResiduals(TensorId first, const Layout& layout,
-                                        std::uint64_t offset) const {
+                                        const ResidualsPlace& place) const {
   HR_CHECK(IsTaken(first.value), first.value);
   const Tensor& tensor = tensors_[first.value];
-  const std::uint64_t size = segments_.at(tensor.segment.value).size;
+  const SegmentId id = place.segment.value_or(tensor.segment);
+  const auto found = segments_.find(id.value);
+  if (found == segments_.end() || !found->second.usable) return NoSegment(id.value);
+  if (found->second.kind == Kind::kDevice) {
+    return Wrong(
+        fmt::format("residuals in segment {}, which is on a GPU: they are kept in the host's "
+                    "memory (residuals_segment)",
+                    id.value));
+  }
+  const std::uint64_t size = found->second.size;
   const std::uint64_t length = EndOf(layout);
-  const std::uint64_t end = tensor.offset - layout.tensors.front().offset + length;
-  if (offset % kResidualsAlignment == 0 && offset >= end && offset <= size &&
-      length <= size - offset) {
+  const bool behind = id == tensor.segment;
+  const std::uint64_t end =
+      behind ? tensor.offset - layout.tensors.front().offset + length : std::uint64_t{0};
+  if (place.offset % kResidualsAlignment == 0 && place.offset >= end && place.offset <= size &&
+      length <= size - place.offset) {
     return {};
   }
+  const std::string behind_what =
+      behind ? fmt::format("behind the gradients, which end at byte {} of {}", end, size)
+             : fmt::format("of a segment of {}", size);
   return Wrong(
-      fmt::format("residuals from byte {} on: they take {} bytes behind the gradients, "
-                  "which end at byte {} of {}, and begin at a multiple of {}",
-                  offset, length, end, size, kResidualsAlignment));
+      fmt::format("residuals from byte {} on: they take {} bytes {}, and begin at a multiple of {}",
+                  place.offset, length, behind_what, kResidualsAlignment));
 }
 
 bool MemoryAccounting::IsOnDevice(TensorId tensor) const {

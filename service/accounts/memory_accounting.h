@@ -64,9 +64,9 @@ class MemoryAccounting {
   // Takes KeepLayout back: the other ranks' layouts are different.
   void DropLayout() { layout_count_ = 0; }
 
-  // Whether byte `offset` of the layout's segment begins room for its residuals: aligned, behind
-  // the gradients and within the segment. kInvalidArgument with what is possible.
-  Status CheckResiduals(TensorId first, const Layout& layout, std::uint64_t offset) const;
+  // Whether there is room for the layout's residuals: aligned, in the host's memory, within the
+  // segment and, where that has the gradients, behind them. kInvalidArgument with what is possible.
+  Status CheckResiduals(TensorId first, const Layout& layout, const ResidualsPlace& place) const;
   // Whether it lies in memory of a GPU; it is registered.
   bool IsOnDevice(TensorId tensor) const;
   std::size_t tensors_count() const { return tensors_count_; }

@@ -42,19 +42,12 @@ Status CheckOverlaps(const Layout& layout) {
 }
 
 // Empty where the codecs can compress such gradients.
-std::string WhyNotCompressed(DType dtype, const CodecChoice& own, GradientsPlace place) {
+std::string WhyNotCompressed(DType dtype, GradientsPlace place) {
   if (dtype != DType::kFloat32) {
     return fmt::format("is of {}: only float32 is compressed", Name(dtype));
   }
-  if (place == GradientsPlace::kHost) return {};
-  if (place == GradientsPlace::kGpusByNccl) {
-    return "is on a GPU, from where NCCL takes it as it is: gpu_network = staged compresses";
-  }
-  const bool keeps =
-      NeedsResidual(own.codec) || std::ranges::any_of(own.allowed.List(), NeedsResidual);
-  if (!keeps) return {};
-  return "is on a GPU, for which no residuals are kept: take bf16, fp16, int8-stochastic, "
-         "int4-stochastic or lossless";
+  if (place != GradientsPlace::kGpusByNccl) return {};
+  return "is on a GPU, from where NCCL takes it as it is: gpu_network = staged compresses";
 }
 
 }  // namespace
@@ -80,9 +73,9 @@ Status SetCodecs(Layout& layout, const CodecChoice& choice,
     const CodecChoice own = named ? *each[i] : worth_it ? choice : CodecChoice();
     tensor.codec = own.codec;
     tensor.allowed = own.allowed;
-    tensor.keeps_codec = named || !worth_it || place != GradientsPlace::kHost;
+    tensor.keeps_codec = named || !worth_it || place == GradientsPlace::kGpusByNccl;
     if (own.is_none()) continue;
-    if (const std::string why = WhyNotCompressed(tensor.dtype, own, place); !why.empty()) {
+    if (const std::string why = WhyNotCompressed(tensor.dtype, place); !why.empty()) {
       return Wrong(fmt::format("{} is to be compressed as {}, and {}", DescribeTensor(layout, i),
                                ChoiceName(own), why));
     }

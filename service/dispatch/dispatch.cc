@@ -311,7 +311,9 @@ Status Dispatch::CheckRemovable(const Reading& reading, SegmentId segment) const
   if (reading.session->HasTensorsIn(segment)) {
     return Error(
         Code::kInvalidArgument,
-        fmt::format("segment {} holds registered tensors: release them first", segment.value));
+        fmt::format("segment {} holds registered tensors, or residuals of the layout: release "
+                    "tensors first; what a layout is in lasts as long as the session",
+                    segment.value));
   }
   const std::uint32_t rank = reading.session->identity().rank;
   Status status;

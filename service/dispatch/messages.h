@@ -98,8 +98,7 @@ struct SetLayout {
   SessionId session;
   TensorId first;
   std::shared_ptr<const Layout> layout;  // shared by peers and dispatch, which only read it
-  // Where in the layout's segment there is room for residuals; 0: nowhere.
-  std::uint64_t residuals = 0;
+  ResidualsPlace residuals;
 };
 // A plan for the job's gradients. All ranks' layouts are known and equal by then, and the plan has
 // been checked against them. Answered by PlanAck; in force only after PlanSwitch.

@@ -104,7 +104,7 @@ struct HandInLayout {
   TensorId first;
   std::shared_ptr<const Layout> layout;
   std::optional<plan::Policy> policy;
-  std::uint64_t residuals = 0;  // as in SetLayout
+  ResidualsPlace residuals;
 };
 // A user's request for another policy or another setting change of a job; its value was checked.
 struct ChangeSetting {

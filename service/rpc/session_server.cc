@@ -371,6 +371,17 @@ kj::Promise<void> SessionServer::releaseTensors(ReleaseTensorsContext context) {
   return kj::READY_NOW;
 }
 
+namespace {
+
+ResidualsPlace ReadResidualsPlace(schema::Session::SetLayoutParams::Reader params) {
+  ResidualsPlace place{.segment = {}, .offset = params.getResiduals()};
+  const std::uint32_t segment = params.getResidualsSegment();
+  if (segment != schema::GRADIENTS_SEGMENT) place.segment = SegmentId{segment};
+  return place;
+}
+
+}  // namespace
+
 kj::Promise<void> SessionServer::setLayout(SetLayoutContext context) {
   const auto params = context.getParams();
   const auto policy = params.getPolicy();
@@ -393,7 +404,7 @@ kj::Promise<void> SessionServer::setLayout(SetLayoutContext context) {
               .codec = std::string(codec.begin(), codec.size()),
               .codecs = std::move(codecs),
               .compress_after = params.getCompressAfter(),
-              .residuals = params.getResiduals(),
+              .residuals = ReadResidualsPlace(params),
               .iterations_before = params.getIterationsBefore(),
               .adaptive = params.getAdaptive(),
               .rows = std::move(rows)})
@@ -424,7 +435,7 @@ Status SessionServer::ReadCodecs(const LayoutRequest& request, Layout& layout) c
       !status) {
     return status;
   }
-  if (request.residuals == 0) return {};
+  if (request.residuals.is_nowhere()) return {};
   return memory_.CheckResiduals(request.first, layout, request.residuals);
 }
 

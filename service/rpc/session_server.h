@@ -89,7 +89,7 @@ class SessionServer final : public schema::Session::Server {
     std::string codec;
     std::vector<std::string> codecs;  // of each tensor; empty ones: as codec says
     std::uint64_t compress_after = 0;
-    std::uint64_t residuals = 0;  // where in the segment; 0: nowhere
+    ResidualsPlace residuals;
     std::uint64_t iterations_before = 0;
     bool adaptive = false;
     std::vector<std::uint64_t> rows;  // of each tensor

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ipc/base/codec_choice.h"
 #include "ipc/base/collective.h"
+#include "ipc/base/ids.h"
 #include "ipc/base/matrix.h"
 #include "ipc/layout_limits.h"
 
@@ -63,6 +65,15 @@ struct Layout {
 // The alignment of residuals, which are what encodings leave out of gradients and laid out as these
 // are.
 inline constexpr std::uint64_t kResidualsAlignment = 64;
+
+// Where a rank has room for residuals: from that byte of a segment of the host's memory on, and
+// without a segment of that in which the gradients are, behind them.
+struct ResidualsPlace {
+  std::optional<SegmentId> segment;
+  std::uint64_t offset = 0;
+
+  bool is_nowhere() const { return !segment && offset == 0; }
+};
 // One past the last byte of the layout, counted from its lowest tensor.
 std::uint64_t EndOf(const Layout& layout);
 

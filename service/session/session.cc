@@ -99,6 +99,7 @@ const Tensor* Session::FindTensor(TensorId id) const {
 bool Session::HasTensorsIn(SegmentId segment) const {
   // A layout stays, whatever becomes of its tensors' names.
   if (gradients_ && gradients_->segment == segment) return true;
+  if (gradients_ && gradients_->residuals_segment == segment) return true;
   return std::any_of(tensors_.begin(), tensors_.end(), [segment](const Tensor& tensor) {
     return tensor.count != 0 && tensor.segment == segment;
   });
@@ -113,7 +114,7 @@ std::uint64_t EndOf(const Layout& layout) {
 // Control has checked the layout against what was registered; a client that releases things at the
 // same time gets an error and not a crash.
 Status Session::SetLayout(TensorId first, std::shared_ptr<const Layout> layout,
-                          std::uint64_t residuals) {
+                          const ResidualsPlace& residuals) {
   HR_CHECK(layout != nullptr, identity_.id.value, first.value);
   if (layout->tensors.empty()) return Error(Code::kInvalidArgument, "the layout has no tensors");
   const Tensor* const tensor = FindTensor(first);
@@ -121,18 +122,22 @@ Status Session::SetLayout(TensorId first, std::shared_ptr<const Layout> layout,
       tensor != nullptr ? FindSegment(tensor->segment) : std::span<std::byte>();
   const std::uint64_t before = layout->tensors.front().offset;
   const std::uint64_t end = EndOf(*layout);
+  const std::span<std::byte> left_out =
+      residuals.segment ? FindSegment(*residuals.segment) : memory;
   if (gradients_ || memory.empty() || tensor->offset < before ||
-      end > memory.size() - (tensor->offset - before) || residuals > memory.size() ||
-      end > memory.size() - residuals) {
+      end > memory.size() - (tensor->offset - before) || residuals.offset > left_out.size() ||
+      (!residuals.is_nowhere() && end > left_out.size() - residuals.offset)) {
     return Error(Code::kInvalidArgument,
                  "the layout's tensors or their segment were released while it was handed in");
   }
-  gradients_ = Gradients{.layout = std::move(layout),
-                         .first = first,
-                         .segment = tensor->segment,
-                         .base = memory.data() + (tensor->offset - before),
-                         .device = DeviceOf(tensor->segment),
-                         .residuals = residuals == 0 ? nullptr : memory.data() + residuals};
+  gradients_ =
+      Gradients{.layout = std::move(layout),
+                .first = first,
+                .segment = tensor->segment,
+                .base = memory.data() + (tensor->offset - before),
+                .device = DeviceOf(tensor->segment),
+                .residuals = residuals.is_nowhere() ? nullptr : left_out.data() + residuals.offset,
+                .residuals_segment = residuals.segment};
   return {};
 }
 

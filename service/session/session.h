@@ -143,11 +143,11 @@ class Session {
     // What encodings leave out of the node's sums, where the job keeps it in this rank's memory, so
     // that it outlives the service; null: there is no room for it.
     std::byte* residuals = nullptr;
+    std::optional<SegmentId> residuals_segment;  // of their own
   };
-  // Whether the segment is there and holds the whole layout, and its residuals from that byte on,
-  // if it is not 0.
+  // Whether the segments are there and hold the whole layout, and room for its residuals.
   Status SetLayout(TensorId first, std::shared_ptr<const Layout> layout,
-                   std::uint64_t residuals = 0);
+                   const ResidualsPlace& residuals = {});
   const Gradients* gradients() const { return gradients_ ? &*gradients_ : nullptr; }
 
  private:

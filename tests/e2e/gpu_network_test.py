@@ -196,6 +196,29 @@ class TwoNodes(unittest.TestCase):
         for service in (self.services[0], self.services[1]):
             self.assertGreater(lanes(service)["nccl0"]["stages_ended"], 0)
 
+    def test_what_encodings_leave_out_is_kept_in_the_memory_of_a_rank(self) -> None:
+        self.services = Services(self.cluster, *LIBRARIES, "--rails", "lo")
+        ranks = self.ranks([1, 1], "encoded")
+        for member in ranks.members:
+            member.send("gradients", counts=[6000, 300, 9000], device=0, compress={"*": "int4"})
+        for member in ranks.members:
+            member.receive()
+        for member in ranks.members:
+            member.send("apply", iterations=10, seed=member.rank)
+        found = [member.receive() for member in ranks.members]
+        self.assertEqual(found[0]["applied"], found[1]["applied"])
+        errors = []
+        for given, applied, left in zip(
+            *(
+                [sum(values) for values in zip(*(each[name] for each in found), strict=True)]
+                for name in ("given", "applied", "left")
+            ),
+            strict=True,
+        ):
+            self.assertAlmostEqual(applied / 2 + left, given, delta=1e-4)
+            errors.append(abs(applied / 2 - given))
+        self.assertGreater(max(errors), 0.01, "nothing was encoded")
+
     def test_nodes_that_differ_are_refused_with_both_names_and_settings(self) -> None:
         self.services = Services(self.cluster, *LIBRARIES, "--rails", "lo")
         self.services.start(0, "--gpu-network", "nccl")

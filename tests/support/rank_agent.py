@@ -166,10 +166,47 @@ class Agent:
             self.session.all_reduce(self.tensors[name])
         return time.monotonic() - begin
 
-    def gradients(self, counts: list[int], policy: str | None = None) -> None:
+    def gradients(
+        self,
+        counts: list[int],
+        policy: str | None = None,
+        device: int | None = None,
+        compress: dict[str, str] | None = None,
+    ) -> None:
         """Hands in a layout of float32 gradients of so many elements each."""
         specs = [((count,), "float32", f"g{i}") for i, count in enumerate(counts)]
-        self.layout = self.session.layout(specs, "sum", policy)
+        self.layout = self.session.layout(specs, "sum", policy, device=device, compress=compress)
+
+    def apply(self, iterations: int, seed: int) -> dict[str, list[float]]:
+        """Gives random gradients of a layout on a doubled GPU; the sums of what was given and of what came
+        back, and what the layout's residuals hold."""
+        import numpy
+
+        layout = self.layout
+        random = numpy.random.default_rng(seed)
+        region = layout._arena.region
+        raw = (ctypes.c_char * region.size).from_address(region.address)
+        views = [
+            numpy.frombuffer(raw, "float32", count, offset)
+            for count, offset in zip(layout.counts, layout._offsets, strict=True)
+        ]
+        given = [numpy.zeros(count) for count in layout.counts]
+        applied = [numpy.zeros(count) for count in layout.counts]
+        for _ in range(iterations):
+            layout.begin_backward()
+            for i in reversed(range(len(layout))):
+                views[i][:] = random.standard_normal(layout.counts[i])
+                given[i] += views[i]
+                layout.post(i)
+            for i in range(len(layout)):
+                layout.wait(i)
+                applied[i] += views[i]
+            layout.end_forward()
+        left = [numpy.frombuffer(layout.residual(i), "float32") for i in range(len(layout))]
+        return {
+            name: numpy.concatenate(values).tolist()
+            for name, values in (("given", given), ("applied", applied), ("left", left))
+        }
 
     def iterations(self, count: int, pause: float = 0.0) -> float:
         """So many, each with a time in which the loop does something else before its forward pass;

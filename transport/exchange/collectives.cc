@@ -149,6 +149,7 @@ void Collectives::Post(const Transfer& transfer) {
   collective.memory = transfer.members[options_.self];
   collective.output = transfer.output;
   collective.residual = transfer.residual;
+  collective.residual_walk = ResidualWalk(transfer);
   collective.seed = transfer.seed;
   if (spec.factored()) collective.UseFactors(transfer);
   open_.SetPosted(collective);

@@ -17,26 +17,37 @@ namespace {
 constexpr std::size_t kElementSize = sizeof(float);
 using BlockOfFloats = std::array<float, kCodecBlock>;
 
-// Calls `visit(offset, count, block)` for whole blocks that lie in one piece, `offset` bytes behind
-// the pointer, and for those that do not `gather(begin, count, block)`, where `block` is the number
-// of blocks before.
+// Where elements lie, in bytes behind the pointers.
+struct Place {
+  std::uint64_t values;
+  std::uint64_t residual;
+};
+
+// Calls `visit(place, count, block)` for whole blocks that lie in one piece, their residuals too,
+// and for those that do not `gather(range, begin, count, block)`, where `block` is the number of
+// blocks before, and the walks of `range` are at element `begin`.
 template <typename Visit, typename Gather>
-void ForEachBlock(const EncodedRange& range, Visit visit, Gather gather) {
-  RunWalk walk = range.walk;
+void ForEachBlock(const EncodedRange& whole_range, Visit visit, Gather gather) {
+  EncodedRange range = whole_range;
+  if (range.residual == nullptr) range.residual_walk = range.walk;
+  RunWalk& walk = range.walk;
+  RunWalk& residual_walk = range.residual_walk;
   std::uint64_t element = range.range.begin;
   const std::uint64_t end = element + range.range.count;
   std::uint64_t block = 0;
   while (element < end) {
     walk.Seek(element);
-    HR_CHECK(!walk.over(), element, end);
-    const std::uint64_t here = std::min(end, walk.stretch().end) - element;
+    residual_walk.Seek(element);
+    HR_CHECK(!walk.over() && !residual_walk.over(), element, end);
+    const std::uint64_t here =
+        std::min({end, walk.stretch().end, residual_walk.stretch().end}) - element;
     const std::uint64_t whole = element + here == end ? here : here / kCodecBlock * kCodecBlock;
     const std::uint64_t count =
         whole > 0 ? whole : std::min<std::uint64_t>(kCodecBlock, end - element);
     if (whole > 0) {
-      visit(walk.OffsetOf(element), count, block);
+      visit(Place{walk.OffsetOf(element), residual_walk.OffsetOf(element)}, count, block);
     } else {
-      gather(walk, element, count, block);
+      gather(range, element, count, block);
     }
     element += count;
     block += CodecBlocks(count);
@@ -75,18 +86,23 @@ void EncodeRange(const EncodedRange& from, std::byte* out) {
   const std::size_t block_size = EncodedBlockSize(from.codec);
   ForEachBlock(
       from,
-      [&](std::uint64_t offset, std::uint64_t count, std::uint64_t block) {
-        Encode(from.codec, FloatsAt(from.memory, offset), FloatsAt(from.residual, offset), count,
-               out + block * block_size, SeedAt(from, block));
+      [&](const Place& place, std::uint64_t count, std::uint64_t block) {
+        Encode(from.codec, FloatsAt(from.memory, place.values),
+               FloatsAt(from.residual, place.residual), count, out + block * block_size,
+               SeedAt(from, block));
       },
-      [&](const RunWalk& walk, std::uint64_t begin, std::uint64_t count, std::uint64_t block) {
+      [&](const EncodedRange& at, std::uint64_t begin, std::uint64_t count, std::uint64_t block) {
         BlockOfFloats values;
         BlockOfFloats residual;
-        Gather(walk, begin, count, from.memory, values);
-        if (from.residual != nullptr) Gather(walk, begin, count, from.residual, residual);
+        Gather(at.walk, begin, count, from.memory, values);
+        if (from.residual != nullptr) {
+          Gather(at.residual_walk, begin, count, from.residual, residual);
+        }
         Encode(from.codec, values.data(), from.residual == nullptr ? nullptr : residual.data(),
                count, out + block * block_size, SeedAt(from, block));
-        if (from.residual != nullptr) Scatter(walk, begin, count, residual, from.residual);
+        if (from.residual != nullptr) {
+          Scatter(at.residual_walk, begin, count, residual, from.residual);
+        }
       });
 }
 
@@ -101,16 +117,16 @@ void DecodeSumRange(std::span<const std::byte* const> inputs, bool onto, std::ui
   };
   ForEachBlock(
       to,
-      [&](std::uint64_t offset, std::uint64_t count, std::uint64_t block) {
-        DecodeSum(to.codec, from_block(block), count, onto, divisor, FloatsAt(to.memory, offset),
-                  SeedAt(to, block));
+      [&](const Place& place, std::uint64_t count, std::uint64_t block) {
+        DecodeSum(to.codec, from_block(block), count, onto, divisor,
+                  FloatsAt(to.memory, place.values), SeedAt(to, block));
       },
-      [&](const RunWalk& walk, std::uint64_t begin, std::uint64_t count, std::uint64_t block) {
+      [&](const EncodedRange& at, std::uint64_t begin, std::uint64_t count, std::uint64_t block) {
         BlockOfFloats values;
-        if (onto) Gather(walk, begin, count, to.memory, values);
+        if (onto) Gather(at.walk, begin, count, to.memory, values);
         DecodeSum(to.codec, from_block(block), count, onto, divisor, values.data(),
                   SeedAt(to, block));
-        Scatter(walk, begin, count, values, to.memory);
+        Scatter(at.walk, begin, count, values, to.memory);
       });
 }
 
@@ -121,27 +137,34 @@ void AddResidual(const EncodedRange& range) {
   };
   const std::uint64_t begin = range.range.begin;
   ForEachStretch(range.walk, begin, begin + range.range.count,
-                 [&](std::uint64_t /*element*/, std::uint64_t offset, std::uint64_t count) {
-                   float* const values = FloatsAt(range.memory, offset);
-                   float* const residuals = FloatsAt(range.residual, offset);
-                   for (std::uint64_t i = 0; i < count; i += kCodecBlock) {
-                     add(values + i, residuals + i,
-                         std::min<std::uint64_t>(kCodecBlock, count - i));
-                   }
+                 [&](std::uint64_t element, std::uint64_t offset, std::uint64_t count) {
+                   ForEachStretch(
+                       range.residual_walk, element, element + count,
+                       [&](std::uint64_t first, std::uint64_t residual, std::uint64_t here) {
+                         float* const values = FloatsAt(range.memory, offset) + (first - element);
+                         float* const residuals = FloatsAt(range.residual, residual);
+                         for (std::uint64_t i = 0; i < here; i += kCodecBlock) {
+                           add(values + i, residuals + i,
+                               std::min<std::uint64_t>(kCodecBlock, here - i));
+                         }
+                       });
                  });
 }
 
 void SampleResidual(const EncodedRange& range, CodecUse& use) {
   if (range.residual == nullptr || range.range.count == 0) return;
   constexpr std::uint64_t kSampledMax = 64;
+  const std::uint64_t begin = range.range.begin;
   RunWalk walk = range.walk;
-  walk.Seek(range.range.begin);
-  HR_CHECK(!walk.over(), range.range.begin);
-  const std::uint64_t end = std::min(range.range.begin + range.range.count, walk.stretch().end);
-  const std::uint64_t count = std::min(kSampledMax, end - range.range.begin);
-  const std::uint64_t offset = walk.OffsetOf(range.range.begin);
-  const float* const values = FloatsAt(range.memory, offset);
-  const float* const residuals = FloatsAt(range.residual, offset);
+  RunWalk residual_walk = range.residual_walk;
+  walk.Seek(begin);
+  residual_walk.Seek(begin);
+  HR_CHECK(!walk.over() && !residual_walk.over(), begin);
+  const std::uint64_t end =
+      std::min({begin + range.range.count, walk.stretch().end, residual_walk.stretch().end});
+  const std::uint64_t count = std::min(kSampledMax, end - begin);
+  const float* const values = FloatsAt(range.memory, walk.OffsetOf(begin));
+  const float* const residuals = FloatsAt(range.residual, residual_walk.OffsetOf(begin));
   for (std::uint64_t i = 0; i < count; ++i) {
     if (!std::isfinite(values[i]) || !std::isfinite(residuals[i])) continue;
     use.sum_squares += double{values[i]} * double{values[i]};
@@ -165,13 +188,14 @@ std::size_t EncodeLosslessRange(const EncodedRange& from, std::byte* out) {
   LosslessWriter writer{.out = out, .size_max = plain_size - 1};
   ForEachBlock(
       from,
-      [&](std::uint64_t offset, std::uint64_t count, std::uint64_t /*block*/) {
-        if (writer.fits) EncodeLossless(FloatsAt(from.memory, offset), count, writer);
+      [&](const Place& place, std::uint64_t count, std::uint64_t /*block*/) {
+        if (writer.fits) EncodeLossless(FloatsAt(from.memory, place.values), count, writer);
       },
-      [&](const RunWalk& walk, std::uint64_t begin, std::uint64_t count, std::uint64_t /*block*/) {
+      [&](const EncodedRange& at, std::uint64_t begin, std::uint64_t count,
+          std::uint64_t /*block*/) {
         if (!writer.fits) return;
         BlockOfFloats values;
-        Gather(walk, begin, count, from.memory, values);
+        Gather(at.walk, begin, count, from.memory, values);
         EncodeLossless(values.data(), count, writer);
       });
   return writer.fits ? writer.size : CopyRange(from, out);
@@ -233,17 +257,18 @@ std::optional<std::size_t> ReduceLosslessRange(std::span<const std::span<const s
   LosslessSum sum(messages, own, reduction, divisor, plain_size);
   ForEachBlock(
       to,
-      [&](std::uint64_t offset, std::uint64_t count, std::uint64_t /*block*/) {
-        float* const values = FloatsAt(to.memory, offset);
+      [&](const Place& place, std::uint64_t count, std::uint64_t /*block*/) {
+        float* const values = FloatsAt(to.memory, place.values);
         for (std::uint64_t i = 0; i < count; i += kCodecBlock) {
           sum.Add(values + i, std::min<std::uint64_t>(kCodecBlock, count - i));
         }
       },
-      [&](const RunWalk& walk, std::uint64_t begin, std::uint64_t count, std::uint64_t /*block*/) {
+      [&](const EncodedRange& at, std::uint64_t begin, std::uint64_t count,
+          std::uint64_t /*block*/) {
         BlockOfFloats values;
-        Gather(walk, begin, count, to.memory, values);
+        Gather(at.walk, begin, count, to.memory, values);
         sum.Add(values.data(), count);
-        Scatter(walk, begin, count, values, to.memory);
+        Scatter(at.walk, begin, count, values, to.memory);
       });
   return sum.FirstWrong();
 }

@@ -14,11 +14,13 @@
 
 namespace headrace::transport {
 
-// A range of a float32 transfer: `walk` is anywhere before the end of the stretch that holds its
-// first element. Residuals lie as the elements do, behind a pointer of their own, or nowhere.
+// A range of a float32 transfer: the walks, over its memory and over its residual, are anywhere
+// before the end of the stretch that holds its first element. Where there is no residual, its walk
+// does not count.
 struct EncodedRange {
   Codec codec = Codec::kNone;
   RunWalk walk;
+  RunWalk residual_walk;
   Partition::Range range;  // begins where a block does
   std::byte* memory = nullptr;
   std::byte* residual = nullptr;

@@ -8,9 +8,11 @@ namespace headrace::transport {
 
 void OpenCollective::UseFactors(const Transfer& transfer) {
   const Stretch stretch = walk.stretch();
+  const Stretch left_out = residual_walk.stretch();
   HR_CHECK(transfer.factors != nullptr && stretch.end == transfer.count, stretch.end);
+  HR_CHECK(residual == nullptr || left_out.end == transfer.count, left_out.end);
   factors = FactorSum(transfer, spec, memory + stretch.offset,
-                      residual == nullptr ? nullptr : residual + stretch.offset);
+                      residual == nullptr ? nullptr : residual + left_out.offset);
   memory = factors.factors();
   walk = RunWalk(DType::kFloat32, spec.SentCount(), {}, 0);
 }

@@ -34,6 +34,7 @@ struct OpenCollective {
   Pattern pattern = Pattern::kBarrier;
   Partition partition;
   RunWalk walk;                    // over this node's memory, at the next piece
+  RunWalk residual_walk;           // over the residual, from its begin on
   std::uint32_t next_piece = 0;    // the first that was not begun
   std::uint32_t wanted_end = 0;    // pieces below may begin; a server learns it from messages
   std::uint32_t active_count = 0;  // pieces under way

@@ -197,6 +197,7 @@ EncodedRange PieceMemory::EncodedRangeOf(const OpenCollective& collective,
                                          const OpenPiece& piece) const {
   return {.codec = collective.spec.codec,
           .walk = piece.walk,
+          .residual_walk = collective.residual_walk,
           .range = piece.range,
           .memory = collective.memory,
           .residual = collective.residual,

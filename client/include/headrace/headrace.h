@@ -771,8 +771,9 @@ typedef struct hr_layout_options {
    * them compresses. After the loss of the service, counting continues from
    * hr_layout_set_iterations. */
   uint64_t compress_after;
-  /* Offset, in the gradients' segment, of memory for the residuals of error feedback: a multiple of
-   * 64, behind the gradients, with as much room as they take and the same layout. 0: none. The
+  /* Offset, in `residuals_segment`, of memory for the residuals of error feedback: a multiple of
+   * 64, with as much room as the gradients take and the same layout, from the lowest on. In the
+   * gradients' own segment it is behind them, and 0 means none. The
    * service keeps the residuals of the whole node in the memory of the lowest rank that has some.
    * There they outlive the service, and may be saved and loaded while none of the rank's gradients
    * is open. Without such memory they are lost with the service. */
@@ -784,6 +785,9 @@ typedef struct hr_layout_options {
   /* NULL, or for each gradient its number of rows where it is a matrix, row by row in memory, and 0
    * where it is none; for powersgd. Read during hr_layout_create only. */
   const uint64_t* rows;
+  /* A segment of host memory in which `residuals` is an offset, for gradients on a GPU for
+   * instance; NULL: the gradients' segment. It cannot be released before the session ends. */
+  hr_segment* residuals_segment;
 } hr_layout_options;
 
 /* Fills `options` with defaults and with values from the environment; a macro, see hr_options_init.

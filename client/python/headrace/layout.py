@@ -98,10 +98,16 @@ class Layout:
         default = options.codec.decode()
         lossy = any(loses(default if codec is None else codec) for codec in codecs)
         self._residuals: int | None = None  # where they begin
-        if lossy and device is None and keeps_residuals():
-            self._residuals = -(-end // _RESIDUALS_ALIGNMENT) * _RESIDUALS_ALIGNMENT
-            options.residuals = self._residuals
-            end += self._residuals
+        self._residuals_arena: Arena | None = None  # of a GPU's gradients
+        if lossy and keeps_residuals():
+            if device is None:
+                self._residuals = -(-end // _RESIDUALS_ALIGNMENT) * _RESIDUALS_ALIGNMENT
+                options.residuals = self._residuals
+                end += self._residuals
+            else:
+                self._residuals = 0
+                self._residuals_arena = Arena(session, max(end, 1))
+                options.residuals_segment = self._residuals_arena.segment
         self._arena = Arena(session, max(end, 1), device)
         handle = ctypes.c_void_p()
         status = c.hr_layout_create(
@@ -115,6 +121,8 @@ class Layout:
         if status != 0:
             with contextlib.suppress(errors.Error):  # what matters is why there is no layout
                 self._arena.release()
+                if self._residuals_arena is not None:
+                    self._residuals_arena.release()
         library.check(status, error)
         self._layout = handle.value
         self._post, self._wait = c.hr_layout_post, c.hr_layout_wait
@@ -169,7 +177,8 @@ class Layout:
         if self._residuals is None:
             return None
         begin = self._residuals
-        return memoryview(self._arena.memory)[begin : begin + self.size]
+        arena = self._residuals_arena or self._arena
+        return memoryview(arena.memory)[begin : begin + self.size]
 
     def residual(self, i: int) -> memoryview | None:
         """Gradient i's part of residuals."""

@@ -89,6 +89,7 @@ class LayoutOptions(ctypes.Structure):
         ("residuals", ctypes.c_uint64),
         ("adaptive", ctypes.c_int),
         ("rows", ctypes.POINTER(ctypes.c_uint64)),
+        ("residuals_segment", ctypes.c_void_p),
     ]
 
 

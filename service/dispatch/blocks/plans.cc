@@ -62,7 +62,6 @@ std::optional<Failure> Plans::MakeResiduals(Job& job, const plan::Plan& plan) {
   for (const std::uint32_t rank : job.local()) {
     const Session* const session = job.ranks()[rank].session.get();
     if (session == nullptr || session->gradients() == nullptr) continue;
-    if (session->gradients()->device != transport::kHost) return {};  // these codecs keep none
     job.residuals.memory = session->gradients()->residuals;
     if (job.residuals.memory == nullptr) continue;
     job.residuals.left_out.Reset(job.gradients->count(), true);

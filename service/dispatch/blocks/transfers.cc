@@ -185,11 +185,10 @@ std::uint64_t SeedOf(const Job& job, const Operation& operation, const Block& bl
   return transport::MixedSeed(transport::MixedSeed(whose, name.block), part.range.begin);
 }
 
-// Residuals are of gradients in the host's memory, by where these lie. Where nothing is left out of
-// them any more, their sums get back what was.
+// Residuals are of gradients, and lie as these do. Where nothing is left out of them any more,
+// their sums get back what was.
 std::byte* ResidualOf(Job& job, const Operation& operation, const transport::Transfer& transfer) {
-  if (!operation.planned() || job.residuals.memory == nullptr || operation.spec.OnGpu())
-    return nullptr;
+  if (!operation.planned() || job.residuals.memory == nullptr) return nullptr;
   const std::vector<std::uint32_t>& gradients = operation.wire().tensors;
   if (Loses(transfer.codec)) {
     job.residuals.left_out.OnEncoded(gradients, operation.iteration);
@@ -201,6 +200,16 @@ std::byte* ResidualOf(Job& job, const Operation& operation, const transport::Tra
       sums && spec.dtype == DType::kFloat32 && transfer.kind != Collective::kAllGather;
   if (!may_have || !job.residuals.left_out.OnExact(gradients, operation.iteration)) return nullptr;
   return job.residuals.memory;
+}
+
+// Of a part that NCCL carries from GPUs there is none: such a layout has no codec.
+void AddResidual(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
+                 transport::Transfer& transfer) {
+  if (block.from_gpus) return;
+  transfer.residual = ResidualOf(job, operation, transfer);
+  if (transfer.residual == nullptr || !operation.spec.OnGpu()) return;
+  transfer.residual_runs = operation.wire().runs;
+  transfer.residual_skip = part.range.begin;
 }
 
 void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
@@ -227,8 +236,7 @@ void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
   }
   if (IsHalf(operation.spec.half)) {
     transfer.kind = operation.spec.half;
-    transfer.residual = ResidualOf(job, operation, transfer);
-    return;
+    return AddResidual(job, operation, block, part, transfer);
   }
   if (transfer.kind == Collective::kAllReduce) {
     transfer.codec = job.CodecOf(operation);
@@ -238,8 +246,7 @@ void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
       transfer.factors = job.factors.Find(matrix.tensors.front(), transfer.codec);
     }
     transfer.seed = SeedOf(job, operation, block, part);
-    transfer.residual = ResidualOf(job, operation, transfer);
-    return;
+    return AddResidual(job, operation, block, part, transfer);
   }
   transfer.root = NodeOf(*job.nodes(), block.root);
   transfer.root_rank = block.root;

@@ -24,6 +24,7 @@ struct EncodedCase {
   std::uint64_t count = 1000;
   Reduction reduction = Reduction::kSum;
   std::size_t runs_count = 0;  // 0: the memory is one piece
+  bool only_residual_has_runs = false;
 
   std::string Text() const {
     return std::string(Name(codec)) + " nodes " + std::to_string(nodes) + " algorithm " +
@@ -46,27 +47,34 @@ class NodeMemory {
       offset += count + 1 + node;
       left -= count;
     }
-    values_.resize(runs_.empty() ? test.count : offset);
-    residual_.resize(values_.size());
-    for (std::uint64_t i = 0; i < test.count; ++i) places_.push_back(PlaceOf(i));
+    residual_.resize(runs_.empty() ? test.count : offset);
+    values_.resize(test.only_residual_has_runs ? test.count : residual_.size());
+    for (std::uint64_t i = 0; i < test.count; ++i) {
+      residual_places_.push_back(PlaceOf(i));
+      places_.push_back(test.only_residual_has_runs ? i : residual_places_.back());
+    }
   }
 
   const std::vector<Run>& runs() const { return runs_; }
   std::byte* memory() { return reinterpret_cast<std::byte*>(values_.data()); }
   std::byte* residual_memory() { return reinterpret_cast<std::byte*>(residual_.data()); }
   float& value(std::uint64_t element) { return values_[places_[element]]; }
-  float& residual(std::uint64_t element) { return residual_[places_[element]]; }
+  float& residual(std::uint64_t element) { return residual_[residual_places_[element]]; }
   // Whether nothing was written between runs.
   bool GapsAreZero() const {
-    std::vector<bool> used(values_.size());
-    for (const std::size_t place : places_) used[place] = true;
-    for (std::size_t i = 0; i < values_.size(); ++i) {
-      if (!used[i] && (values_[i] != 0 || residual_[i] != 0)) return false;
-    }
-    return true;
+    return GapsAreZero(values_, places_) && GapsAreZero(residual_, residual_places_);
   }
 
  private:
+  static bool GapsAreZero(const std::vector<float>& memory,
+                          const std::vector<std::size_t>& places) {
+    std::vector<bool> used(memory.size());
+    for (const std::size_t place : places) used[place] = true;
+    for (std::size_t i = 0; i < memory.size(); ++i) {
+      if (!used[i] && memory[i] != 0) return false;
+    }
+    return true;
+  }
   std::size_t PlaceOf(std::uint64_t element) const {
     if (runs_.empty()) return element;
     for (const Run& run : runs_) {
@@ -81,6 +89,7 @@ class NodeMemory {
   std::vector<float> values_;
   std::vector<float> residual_;
   std::vector<std::size_t> places_;
+  std::vector<std::size_t> residual_places_;
 };
 
 class EncodedJob {
@@ -124,10 +133,10 @@ class EncodedJob {
                         .divisor = test_.divisor(),
                         .position = position_,
                         .members_count = test_.nodes,
-                        .runs = nodes_[node].runs(),
                         .codec = test_.codec};
       transfer.members[node] = nodes_[node].memory();
       if (feedback_) transfer.residual = nodes_[node].residual_memory();
+      (test_.only_residual_has_runs ? transfer.residual_runs : transfer.runs) = nodes_[node].runs();
       fleet_.Post(node, transfer);
     }
     fleet_.RunToTheEnd();
@@ -146,6 +155,12 @@ class EncodedJob {
     for (std::uint64_t i = 0; i < test_.count; ++i) result[i] = nodes_[node].value(i);
     return result;
   }
+  std::vector<float> Residuals(std::uint32_t node) {
+    std::vector<float> residuals(test_.count);
+    for (std::uint64_t i = 0; i < test_.count; ++i) residuals[i] = nodes_[node].residual(i);
+    return residuals;
+  }
+  void SetCodec(Codec codec) { test_.codec = codec; }
   double SumOfResiduals(std::uint64_t element) {
     double sum = 0;
     for (NodeMemory& node : nodes_) sum += double{node.residual(element)};
@@ -196,6 +211,27 @@ TEST(ExchangeEncoded, GivesAllNodesTheSameBitsInEachRun) {
     for (std::uint32_t node = 0; node < test.nodes; ++node) {
       ASSERT_EQ(first.Result(node), result) << test.Text() << " node " << node;
       ASSERT_EQ(second.Result(node), result) << test.Text() << " node " << node;
+    }
+  }
+}
+
+// As where gradients of a GPU cross from scratch memory, which is one piece.
+TEST(ExchangeEncoded, KeepsResidualsByRunsOfTheirOwnLikeThoseOfMemoryWithRuns) {
+  for (EncodedCase test : EncodedCases()) {
+    if (test.runs_count == 0) continue;
+    EncodedJob runs(test, 1);
+    test.only_residual_has_runs = true;
+    EncodedJob apart(test, 1);
+    for (const Codec codec : {test.codec, test.codec, Codec(Codec::kLossless)}) {
+      runs.SetCodec(codec);
+      apart.SetCodec(codec);
+      ASSERT_NO_FATAL_FAILURE(runs.Iterate(1));
+      ASSERT_NO_FATAL_FAILURE(apart.Iterate(1));
+      ASSERT_EQ(apart.use().residual_squares > 0, runs.use().residual_squares > 0) << test.Text();
+      for (std::uint32_t node = 0; node < test.nodes; ++node) {
+        ASSERT_EQ(apart.Result(node), runs.Result(node)) << test.Text() << " node " << node;
+        ASSERT_EQ(apart.Residuals(node), runs.Residuals(node)) << test.Text() << " node " << node;
+      }
     }
   }
 }

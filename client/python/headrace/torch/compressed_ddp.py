@@ -34,9 +34,8 @@ class CompressedState(DdpState):
     iterations cross as they are, until DDP has filled the same buckets twice, and so do
     ``compress_after`` more. ``optimizer`` says which codecs are refused; None: none is, and a warning
     names those with which Adam is known to diverge.
-    Gradients on GPUs take the codecs that need nothing kept (bf16, fp16, int8-stochastic, int4-stochastic,
-    lossless), where they cross through the host's memory. ValueError for a mapping without a model, and
-    for powersgd, which takes matrices only.
+    Gradients on GPUs are compressed where they cross through the host's memory. ValueError for a mapping
+    without a model, and for powersgd, which takes matrices only.
     """
 
     def __init__(

@@ -43,14 +43,37 @@ TEST(MemoryAccounting, ResidualsLieBehindTheGradientsWithinTheirSegment) {
   const Layout layout = memory.MakeLayout(TensorId{0}, 2, Reduction::kSum).value();
   EXPECT_EQ(EndOf(layout), 128U);
   for (const std::uint64_t offset : {std::uint64_t{192}, 2 * kPage - 128}) {
-    EXPECT_TRUE(memory.CheckResiduals(TensorId{0}, layout, offset).ok()) << offset;
+    EXPECT_TRUE(memory.CheckResiduals(TensorId{0}, layout, {{}, offset}).ok()) << offset;
   }
   for (const std::uint64_t offset : {std::uint64_t{64}, std::uint64_t{128}, std::uint64_t{200},
                                      2 * kPage - 64, 2 * kPage, 4 * kPage, UINT64_MAX - 63}) {
-    const Status status = memory.CheckResiduals(TensorId{0}, layout, offset);
+    const Status status = memory.CheckResiduals(TensorId{0}, layout, {{}, offset});
     ASSERT_FALSE(status.ok()) << offset;
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
   }
+}
+
+TEST(MemoryAccounting, ResidualsOfGpusGradientsLieInASegmentOfTheHosts) {
+  MemoryAccounting memory;
+  const SegmentId gradients =
+      memory.ReserveSegment(kPage, kPage, MemoryAccounting::Kind::kDevice).value();
+  memory.ConfirmSegment(gradients);
+  const SegmentId host = Mapped(memory, kPage);
+  ASSERT_TRUE(memory.AddTensors(std::vector<Tensor>{In(gradients.value, 64, 16)}).ok());
+  const Layout layout = memory.MakeLayout(TensorId{0}, 1, Reduction::kSum).value();
+  for (const std::uint64_t offset : {std::uint64_t{0}, kPage - 64}) {
+    EXPECT_TRUE(memory.CheckResiduals(TensorId{0}, layout, {host, offset}).ok()) << offset;
+  }
+  const auto refused = [&](const service::ResidualsPlace& place, Code code) {
+    const Status status = memory.CheckResiduals(TensorId{0}, layout, place);
+    EXPECT_EQ(status.code(), code) << place.offset;
+    return status.ok() ? std::string() : status.error().text();
+  };
+  refused({host, kPage}, Code::kInvalidArgument);
+  refused({host, 32}, Code::kInvalidArgument);
+  refused({SegmentId{7}, 0}, Code::kNotFound);
+  EXPECT_TEXT(refused({{}, 128}, Code::kInvalidArgument), "segment 0", "GPU", "residuals_segment");
+  EXPECT_TEXT(refused({gradients, 0}, Code::kInvalidArgument), "GPU");
 }
 
 TEST(MemoryAccounting, NumbersSegmentsFromTheLowestFree) {

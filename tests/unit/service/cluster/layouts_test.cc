@@ -202,26 +202,21 @@ TEST(SetCodecs, RefusesWhatCannotBeCompressed) {
   ASSERT_EQ(status.code(), Code::kInvalidArgument);
 }
 
-TEST(SetCodecs, TakesForGpusWhatNeedsNoResidualAndCrossesThroughTheHost) {
+TEST(SetCodecs, CompressesForGpusWhatCrossesThroughTheHost) {
   constexpr std::uint64_t kLeast = service::kCompressedBytesMin / sizeof(float);
   Layout layout = LayoutOf({kLeast});
-  constexpr auto kStaged = GradientsPlace::kGpusThroughHost;
-  for (const Codec codec :
-       {Codec::kNone, Codec::kBFloat16, Codec::kInt8Stochastic, Codec::kLossless}) {
-    EXPECT_TRUE(service::SetCodecs(layout, codec, {}, kStaged).ok()) << Name(codec);
+  for (const Codec codec : {Codec::kNone, Codec::kBFloat16, Codec::kInt8, Codec::kLossless}) {
+    EXPECT_TRUE(service::SetCodecs(layout, codec, {}, GradientsPlace::kGpusThroughHost).ok())
+        << Name(codec);
     EXPECT_EQ(layout.tensors[0].codec, codec);
-    EXPECT_TRUE(layout.tensors[0].keeps_codec) << "a person may ask for one that needs residuals";
-  }
-  for (const Codec codec : {Codec::kInt8, Codec::kSign, Codec::kTopK}) {
-    const Status status = service::SetCodecs(layout, codec, {}, kStaged);
-    ASSERT_EQ(status.code(), Code::kInvalidArgument) << Name(codec);
-    EXPECT_TEXT(status.error().text(), "tensor 0", "GPU", "int8-stochastic");
+    EXPECT_FALSE(layout.tensors[0].keeps_codec) << "a person may ask for another";
   }
   const Status status =
       service::SetCodecs(layout, Codec::kBFloat16, {}, GradientsPlace::kGpusByNccl);
   ASSERT_EQ(status.code(), Code::kInvalidArgument);
   EXPECT_TEXT(status.error().text(), "tensor 0", "gpu_network = staged");
   EXPECT_TRUE(service::SetCodecs(layout, Codec::kNone, {}, GradientsPlace::kGpusByNccl).ok());
+  EXPECT_TRUE(layout.tensors[0].keeps_codec) << "nobody can ask for one";
 }
 
 // Equal sizes hide it: the sums would be of other gradients.

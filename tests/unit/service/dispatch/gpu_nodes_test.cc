@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <iterator>
 #include <memory>
@@ -193,7 +194,57 @@ TEST_P(GpuNodes, MoveGradientsInRunsThroughScratchInOnePiece) {
   ExpectGradientsOf(PlanOf(kBlocks));
 }
 
-// Of gradients, too; nothing keeps what was left out of them.
+// The residuals of gradients on GPUs are those that the host's gradients have: the same bits in
+// each iteration, whatever runs the blocks are in.
+TEST_P(GpuNodes, KeepWhatEncodingsLeaveOutOfGradientsLikeHosts) {
+  if (GetParam().nccl_lanes > 0) GTEST_SKIP() << "NCCL lanes carry all as it is";
+  constexpr std::uint32_t kCount = 6000;
+  const auto layout = PackedLayout({kCount, 300, kCount});
+  plan::Plan plan =
+      *PlanOf({{{2, 1000, kCount - 1000}, {0, 0, kCount}}, {{1, 0, 300}, {2, 0, 1000}}});
+  plan.codecs = {{Codec::kInt4, 0, 3}};
+  const Ranks& ranks = GetParam().ranks;
+  World& gpus = OnGpus(ranks, 0, std::size_t{1} << 17U);
+  World hosts(ranks, nullptr, 0, std::size_t{1} << 17U);
+  std::vector<float> first;
+  for (World* world : {&gpus, &hosts}) {
+    for (std::size_t node = 0; node < ranks.size(); ++node) {
+      for (const std::uint32_t rank : ranks[node]) {
+        HandIn(world->cluster.node(node), *world->clients[rank], layout);
+      }
+    }
+    world->Form(ranks, 1 << 16);
+    for (std::size_t node = 0; node < ranks.size(); ++node) {
+      Adopt(world->cluster.node(node), world->job.id, std::make_shared<const plan::Plan>(plan));
+    }
+    for (std::uint64_t iteration = 1; iteration <= 5; ++iteration) {
+      for (ClientEnd* client : world->clients) {
+        for (std::uint32_t i = 0; i < 2 * kCount + 300; ++i) {
+          client->Elements<float>()[i] = std::sin(static_cast<float>(i * (client->rank() + 3)));
+        }
+        for (std::uint32_t tensor = 0; tensor < 3; ++tensor) PostGradient(*client, *layout, tensor);
+      }
+      world->cluster.Advance(kSecond);
+      for (const ClientEnd* client : world->clients) {
+        for (std::uint64_t i = 0; i < 3; ++i) ExpectOk(*client, 3 * iteration - i);
+      }
+      if (iteration == 1) {
+        const auto sums = world->clients[0]->Elements<float>();
+        first.assign(sums.begin(), sums.begin() + 2 * kCount + 300);
+      }
+    }
+  }
+  const auto size = static_cast<std::size_t>(first.size()) * sizeof(float);
+  for (std::size_t rank = 0; rank < gpus.clients.size(); ++rank) {
+    ASSERT_EQ(std::memcmp(gpus.clients[rank]->Memory().data(), hosts.clients[rank]->Memory().data(),
+                          size),
+              0)
+        << "rank " << rank;
+  }
+  EXPECT_NE(std::memcmp(gpus.clients[0]->Memory().data(), first.data(), size), 0)
+      << "what was left out of the first iteration is in none of the others";
+}
+
 TEST_P(GpuNodes, EncodeGradientsThatCrossThroughTheHost) {
   if (GetParam().nccl_lanes > 0) GTEST_SKIP() << "NCCL lanes carry all as it is";
   constexpr std::uint32_t kCount = 8192;

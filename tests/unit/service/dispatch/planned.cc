@@ -55,7 +55,7 @@ void HandIn(HandDrivenNode& node, ClientEnd& client,
                     .dtype = tensor.dtype,
                     .order = id});
   }
-  node.Send(service::SetLayout{client.id(), TensorId{0}, layout, residuals});
+  node.Send(service::SetLayout{client.id(), TensorId{0}, layout, {{}, residuals}});
 }
 
 void Adopt(HandDrivenNode& node, JobId job, const std::shared_ptr<const plan::Plan>& plan,

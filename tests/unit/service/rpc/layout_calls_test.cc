@@ -95,7 +95,8 @@ TEST_F(LayoutCallsTest, DispatchGetsTheLayoutInForwardOrderFromItsLowestTensorOn
         {.name = "w128", .offset = 0, .count = 8, .codec = Codec::kBFloat16, .keeps_codec = true}};
     EXPECT_EQ(set.layout->tensors, expected)
         << "small ones cross as they are unless they are named";
-    EXPECT_EQ(set.residuals, 1024U);
+    EXPECT_EQ(set.residuals.offset, 1024U);
+    EXPECT_FALSE(set.residuals.segment.has_value());
   });
 }
 
