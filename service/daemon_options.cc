@@ -63,6 +63,10 @@ QuotaLimits QuotasOf(const Config& config, const MemoryFound& memory) {
 
 }  // namespace
 
+std::uint64_t ServedResidualsMax(const Config& config, const MemoryFound& memory) {
+  return config.memory_per_uid == kQuotaAuto ? DefaultMemoryPerUid(memory) : config.memory_per_uid;
+}
+
 PeerOptions PeerOptionsOf(const Config& config, std::uint32_t nccl_lanes) {
   return {.version = std::string(Version()),
           .node_name = config.node_name,

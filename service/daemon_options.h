@@ -26,6 +26,10 @@ Status CheckGpuFits(const Config& config, const transport::CudaDevice& gpu);
 ControlOptions ControlOptionsOf(const Config& config, const std::string& gpus_missing,
                                 bool has_lanes, unsigned peer_port, const MemoryFound& memory);
 
+// What encodings may leave out of the sums that this service makes as a server, in bytes, over all
+// jobs: as much as one uid may hand over. 0: no limit.
+std::uint64_t ServedResidualsMax(const Config& config, const MemoryFound& memory);
+
 // The network devices of that lane between nodes, its own first: of `devices`, one for each lane,
 // those that stand in for it are the next ones in turn. Each is a set of UCX's things.
 inline constexpr std::size_t kRailsOfLaneMax = 3;

@@ -97,7 +97,8 @@ Result<GpuSet> FindGpus(const Config& config, spdlog::logger& log) {
 #ifdef HEADRACE_HAVE_UCX
 // `devices`: the lane's own, then those that stand in for it.
 Result<Rail> OpenRail(const Config& config, std::size_t index,
-                      const std::vector<std::string>& devices) {
+                      const std::vector<std::string>& devices,
+                      const std::shared_ptr<transport::ServedResiduals>& residuals) {
   Rail rail;
   rail.name = fmt::format("ucx{}", index);
   transport::UcxOptions options;
@@ -114,8 +115,8 @@ Result<Rail> OpenRail(const Config& config, std::size_t index,
       return status.error().Within(fmt::format("listen to lane {}", rail.name));
     }
   }
-  rail.exchange =
-      std::make_unique<transport::Exchange>(rail.wire->wire(), rail.wire->OptionsOf(rail.name));
+  rail.exchange = std::make_unique<transport::Exchange>(rail.wire->wire(),
+                                                        rail.wire->OptionsOf(rail.name), residuals);
   return rail;
 }
 
@@ -170,8 +171,10 @@ Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& gpus) {
   if (devices->empty()) devices->push_back(DevicesOfNode(config));
   const Result<std::size_t> nccl_lanes = CountNcclLanes(config, gpus);
   if (!nccl_lanes) return nccl_lanes.error();
+  const auto residuals =
+      std::make_shared<transport::ServedResiduals>(ServedResidualsMax(config, FindOwnMemory()));
   for (std::size_t i = 0; i < std::max(devices->size(), *nccl_lanes); ++i) {
-    Result<Rail> rail = OpenRail(config, i, RailsOfLane(*devices, i));
+    Result<Rail> rail = OpenRail(config, i, RailsOfLane(*devices, i), residuals);
     if (!rail) return rail.error();
     if (i < *nccl_lanes) {
       if (Status opened = OpenNccl(config, *gpus.gpus, i, *rail); !opened) return opened.error();

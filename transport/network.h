@@ -20,9 +20,13 @@
 // (exchange/partition.h), in the same way for both.
 //
 // A transfer with a codec crosses encoded, in fewer bytes: each node's contribution plus its
-// residual, and, where a node sums for the others, the sum likewise. Every node writes the decoded
-// values, its own included, so all get the same bits. In a group with servers, or of one node,
-// nothing is encoded.
+// residual, and, where a node or a server sums for the others, the sum likewise. Every node writes
+// the decoded values, its own included, so all get the same bits. In a group of one node nothing is
+// encoded.
+//
+// A server keeps what it leaves out of sums by where their elements lie in the memory of residuals.
+// So in a group with servers the runs of a transfer with a residual are the same on every node,
+// kServedRunsMax at most, in every transfer of the same gradients.
 //
 // A send or receive (kSend, kReceive) concerns two nodes: `root` is the other one. It needs no
 // order and is identified by the sender's node and the position, which that node uses once for all
@@ -50,6 +54,7 @@
 namespace headrace::transport {
 
 inline constexpr std::uint32_t kNodesMax = 64;  // of one group, servers included
+inline constexpr std::size_t kServedRunsMax = 255;
 inline constexpr std::uint64_t kPlannedPosition = std::uint64_t{1} << 63;
 
 // Seconds and seconds a byte that a transfer of n bytes costs on the wire: T(n) = startup + n *

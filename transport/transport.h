@@ -131,6 +131,10 @@ struct Transfer {
   std::byte* residual = nullptr;
   std::span<const Run> residual_runs{};  // not empty: the memory of members has no runs
   std::uint64_t residual_skip = 0;
+  // Over servers: one more than the place of the first element among the float32 of the memory of
+  // residuals, equal on every node; 0: it has none, and no residual. A place is always summed by
+  // the same server, which keeps what it leaves out there.
+  std::uint64_t place = 0;
   // For powersgd, which takes the elements as a matrix of so many rows, in one piece (HasFactors):
   // memory for its factors, FactorMemoryCount floats (ipc/base/matrix.h), of which it keeps what
   // helps the next sum of the same matrix. Zeros to begin with.

@@ -96,6 +96,7 @@ class Follower {
   void Handle(const JobEnded& message);
   void Handle(const GroupOpened& message) { steps_.Handle(message); }
   void Handle(const GroupMeasured& message) { steps_.Handle(message); }
+  void Handle(const GroupFailed& message) { steps_.Handle(message); }
   void Handle(const PlanAck& message) { plans_.Handle(message); }
   void Handle(const TimesSeen& message) { plans_.Handle(message); }
   void Handle(const PlanMade& message) { home_.Handle(message); }

@@ -181,6 +181,14 @@ void FollowerSteps::Handle(const GroupMeasured& message) {
   if (++job->lanes_answered == jobs_.LanesOf(*job)) LinksMeasured(*job);
 }
 
+// The leader ends the job on all nodes, and closes it here.
+void FollowerSteps::Handle(const GroupFailed& message) {
+  const Job* const job = jobs_.FindGroup(message.group);
+  if (job == nullptr || job->phase == Phase::kFailed) return;
+  jobs_.SendToLeader(
+      *job, ReportJobFailed{.job = job->number, .code = message.code, .cause = message.cause});
+}
+
 void FollowerSteps::LinksMeasured(Job& job) {
   HR_CHECK(job.phase == Phase::kMeasuring && job.lanes_answered == jobs_.LanesOf(job), job.name,
            job.lanes_answered);

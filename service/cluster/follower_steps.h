@@ -32,6 +32,7 @@ class FollowerSteps {
   // From the lanes.
   void Handle(const GroupOpened& message);
   void Handle(const GroupMeasured& message);
+  void Handle(const GroupFailed& message);
 
  private:
   using Job = FollowedJob;

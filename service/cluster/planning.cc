@@ -145,11 +145,9 @@ void Planning::SetPolicy(plan::Policy policy) {
 
 void Planning::SetCodec(const CodecChoice& choice) {
   requested_codec_ = choice;
-  if (!options_.shape.crosses_nodes() || options_.shape.servers_count > 0) {
+  if (!Encodes()) {
     return Note(Code::kInvalidArgument,
-                fmt::format("its gradients are not compressed: {}",
-                            options_.shape.servers_count > 0 ? "parameter servers sum them"
-                                                             : "all of its ranks are on one node"));
+                "its gradients are not compressed: all of its ranks are on one node");
   }
   if (layout_ != nullptr && std::ranges::all_of(keeps_codec_, std::identity())) {
     return Note(
@@ -169,13 +167,15 @@ void Planning::SetCodec(const CodecChoice& choice) {
   Consider();
 }
 
-// By what ranks and people said so far; empty: nothing is encoded. Sums cross encoded between nodes
-// with ranks only. Before it is known how long everything takes, nothing is left to a plan.
+// Alone, a node has nothing to encode for, whoever else is there.
+bool Planning::Encodes() const { return options_.shape.nodes.size() > 1; }
+
+// By what ranks and people said so far; empty: nothing is encoded. Before it is known how long
+// everything takes, nothing is left to a plan.
 std::vector<CodecChoice> Planning::WantedCodecs() const {
   HR_CHECK(layout_ != nullptr && keeps_codec_.size() >= layout_->tensors.size(), options_.job,
            keeps_codec_.size());
-  const bool possible = options_.shape.crosses_nodes() && options_.shape.servers_count == 0;
-  if (!possible || iterations_before_ + latest_iteration_ < layout_->compress_after) return {};
+  if (!Encodes() || iterations_before_ + latest_iteration_ < layout_->compress_after) return {};
   std::vector<CodecChoice> choices;
   for (std::size_t i = 0; i < layout_->tensors.size(); ++i) {
     const bool requested = requested_codec_ && !keeps_codec_[i];

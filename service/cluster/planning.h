@@ -99,6 +99,7 @@ class Planning {
   bool HasLayouts() const;
   bool IsInForce() const;  // on every node, as far as they have reported
   plan::Policy Wanted() const;
+  bool Encodes() const;
   std::vector<CodecChoice> WantedCodecs() const;
   void Consider();
   void Make(plan::Policy policy, std::shared_ptr<const plan::Plan> present);

@@ -312,6 +312,21 @@ CodecCost SlowestCost(std::span<const NodeSeen> seen, const Codec& codec) {
   return slowest;
 }
 
+// How a transfer between the job's nodes is cut in that codec.
+plan::PieceSizes SizesOf(const JobShape& shape, const CodecCost& cost) {
+  const bool served = shape.servers_count > 0;
+  const auto most_plain = static_cast<double>(
+      (served ? transport::kServedPieceCountMax : transport::kEncodedPieceCountMax) *
+      sizeof(float));
+  const std::uint32_t owners =
+      transport::EncodedOwners(static_cast<std::uint32_t>(shape.nodes.size()));
+  return {.least_bytes =
+              served ? most_plain * cost.share : static_cast<double>(transport::kSentPieceSizeMin),
+          .most_bytes = static_cast<double>(transport::ExchangeOptions().piece_size),
+          .most_plain_bytes = most_plain,
+          .pieces_count = served ? 1.0 : static_cast<double>(transport::kPiecesPerOwner * owners)};
+}
+
 }  // namespace
 
 void AddCodecs(plan::Route& route, const JobShape& shape, std::span<const NodeSeen> seen,
@@ -319,17 +334,13 @@ void AddCodecs(plan::Route& route, const JobShape& shape, std::span<const NodeSe
   const auto stage = std::ranges::find_if(
       route.stages, [](const plan::Stage& each) { return !IsHalf(each.kind); });
   HR_CHECK(stage != route.stages.end() && shape.crosses_nodes(), shape.nodes.size());
-  const plan::PieceSizes sizes{
-      .least_bytes = static_cast<double>(transport::kSentPieceSizeMin),
-      .most_bytes = static_cast<double>(transport::ExchangeOptions().piece_size),
-      .most_plain_bytes = static_cast<double>(transport::kEncodedPieceCountMax * sizeof(float)),
-      .pieces_count = static_cast<double>(
-          transport::kPiecesPerOwner *
-          transport::EncodedOwners(static_cast<std::uint32_t>(shape.nodes.size())))};
+  const auto nodes_count = static_cast<std::uint32_t>(shape.nodes.size());
   for (const Codec& codec : codecs) {
-    const CodecCost cost = SlowestCost(seen, codec);
+    const CodecCost cost =
+        transport::WithServers(SlowestCost(seen, codec), nodes_count, shape.servers_count);
     if (!IsCodecCost(cost) || stage->coded.size() == kCodecCostsMax) continue;
     plan::CodedLines coded{.cost = cost, .lines = {}};
+    const plan::PieceSizes sizes = SizesOf(shape, cost);
     for (const plan::Rail& rail : stage->rails) {
       const plan::CostPiece& plain = rail.line.pieces.back();
       coded.lines.push_back(codec.kind == Codec::kPowerSgd ? plan::FactoredLine(plain, cost)

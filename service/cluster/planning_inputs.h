@@ -79,7 +79,8 @@ plan::PiecewiseCost BlockCost(const transport::CostLine& line, const JobShape& s
 plan::Route RouteOf(const JobShape& shape, std::span<const NodeSeen> seen, double block_bytes);
 
 // Gives the stage between nodes the cost of each of those codecs that every node has reported: the
-// slowest node's, since all wait for it.
+// slowest node's, since all wait for it, and that of servers, which nobody measures: as if they
+// were as fast as that node.
 void AddCodecs(plan::Route& route, const JobShape& shape, std::span<const NodeSeen> seen,
                std::span<const Codec> codecs);
 

@@ -86,6 +86,7 @@ bool Groups::PassNotices(Outgoing<DispatchMessage>& dispatch) {
   notices_.clear();
   transport_.DrainNotices(notices_);
   for (transport::Notice& notice : notices_) {
+    if (notice.failure) ReportIfServed(notice.group, *notice.failure);
     SendNotices message{.job = JobId{notice.group},
                         .node = notice.member,
                         .notices = {},
@@ -101,6 +102,14 @@ bool Groups::PassNotices(Outgoing<DispatchMessage>& dispatch) {
     dispatch.Send(std::move(message));
   }
   return !notices_.empty();
+}
+
+// What nodes with data see of it is that their links to this one are gone.
+void Groups::ReportIfServed(std::uint32_t group, const Error& failure) {
+  const auto found = groups_.find(group);
+  if (found == groups_.end() || failure.code() == Code::kPeerLost) return;
+  if (found->second.facts.self < found->second.facts.members_count) return;
+  Answer(GroupFailed{.group = group, .code = failure.code(), .cause = failure.text()});
 }
 
 // A transfer of a measurement may still be under way: the probe, and the memory it sends, stay
@@ -183,7 +192,7 @@ bool Groups::Finish(std::uint32_t number, Group& group) {
 }
 
 void Groups::Answer(PeersMessage message) {
-  // One answer a question, of which each job has one open at a time.
+  // One answer a question, of which each job has one open at a time, and one failure a group.
   peers_.Send(std::move(message));
 }
 

@@ -46,6 +46,7 @@ class Groups {
   void Measure(std::uint32_t group);
   void Close(const CloseGroup& message);
   void Send(const SendNotices& message);
+  void ReportIfServed(std::uint32_t group, const Error& failure);
   bool Finish(std::uint32_t number, Group& group);
   bool HasFacts() const;
   TimeNs FactsDue() const;

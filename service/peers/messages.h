@@ -39,6 +39,13 @@ struct GroupMeasured {
   std::uint32_t group = 0;
   Result<transport::CostLine> cost;
 };
+// A group of which this node is a server has failed, by something that it found itself: no dispatch
+// here knows the job, and other nodes only see that the links are gone.
+struct GroupFailed {
+  std::uint32_t group = 0;
+  Code code = Code::kOk;
+  std::string cause;
+};
 // The answer to PlanOffer. `iteration` is the last one of which a block has begun. Until PlanSwitch
 // arrives, no iteration from `iteration` + kSwitchSlack on is begun, and none at all before the
 // first plan, so that the new plan can start with that iteration on any node.
@@ -174,9 +181,10 @@ struct QuorumClientLost {
   bool exited = false;  // whether its process has ended
 };
 using PeersMessage =
-    std::variant<JobFailed, RankLeft, JobEnded, GroupOpened, GroupMeasured, PlanAck, TimesSeen,
-                 PlanMade, RankLate, BlockHashed, SteerJob, CheckRank, RankRefused, RankAttached,
-                 RankEnded, HandInLayout, AskForming, ChangeSetting, ListPeers, TryPeer,
-                 CheckCertificate, DrainPeers, StopPeers, AskQuorum, QuorumClientLost, Ping>;
+    std::variant<JobFailed, RankLeft, JobEnded, GroupOpened, GroupMeasured, GroupFailed, PlanAck,
+                 TimesSeen, PlanMade, RankLate, BlockHashed, SteerJob, CheckRank, RankRefused,
+                 RankAttached, RankEnded, HandInLayout, AskForming, ChangeSetting, ListPeers,
+                 TryPeer, CheckCertificate, DrainPeers, StopPeers, AskQuorum, QuorumClientLost,
+                 Ping>;
 
 }  // namespace headrace::service

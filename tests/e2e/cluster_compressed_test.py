@@ -71,6 +71,28 @@ class Compressed(unittest.TestCase):
                 for other in sums[1:]:
                     self.assertEqual(sums[0].tobytes(), other.tobytes())
 
+    def test_servers_sum_what_is_encoded_and_keep_what_they_leave_out(self) -> None:
+        with Cluster(nodes=4) as cluster:
+            folder = os.path.join(cluster.directory, "results")
+            os.mkdir(folder)
+            services = Services(cluster, "--architecture", "parameter-server", servers=2)
+            names = [os.path.join(folder, f"sums.{rank}") for rank in range(2)]
+            program = (PROGRAM, folder, "int4", "served")
+            running = [torchrun.start(services, i, 1, folder, *program, nodes=2) for i in range(2)]
+            self.await_files(names, running)
+            (job,) = services[0].ctl_json("jobs")["jobs"]
+            # What goes to a server also says of what gradients it is.
+            self.assertAlmostEqual(job["compression"]["ratio"], 132 / 1024, delta=0.01)
+            self.assertGreater(job["compression"]["residual"], 0)
+            plan = self.await_plan(services[0], job["name"])
+            self.assertEqual((plan["codec"], plan["compressed_tensors"]), ("int4", 1))
+            self.assertEqual(services[1].ctl("compress", job["name"], "none")[0], 0)
+            for each in running:
+                output = each.communicate(timeout=torchrun.LIMIT_S)[0]
+                self.assertEqual(each.returncode, 0, output)
+            sums = [numpy.fromfile(name, numpy.float32) for name in names]
+            self.assertEqual(sums[0].tobytes(), sums[1].tobytes())
+
     def test_a_second_job_draws_the_same_by_chance(self) -> None:
         """On services that have had another one: they count the jobs that they open."""
         with Cluster(nodes=2) as cluster:

@@ -15,12 +15,15 @@ LIMIT_S = 120
 STREAMS = ("--redirects", "1", "--tee", "1")
 
 
-def start(services: Services, index: int, ranks: int, folder: str, *program: str) -> Program:
-    """One node's torchrun, with so many ranks on each node of the cluster."""
+def start(
+    services: Services, index: int, ranks: int, folder: str, *program: str, nodes: int | None = None
+) -> Program:
+    """One node's torchrun, with so many ranks on each node of the cluster, or on the first so many."""
     cluster = services.cluster
+    nodes = len(cluster.nodes) if nodes is None else nodes
     return cluster[index].start(
         ["/usr/bin/python3", "-B", "-m", "torch.distributed.run",
-         "--nnodes", str(len(cluster.nodes)), "--nproc_per_node", str(ranks),
+         "--nnodes", str(nodes), "--nproc_per_node", str(ranks),
          "--node_rank", str(index), "--master_addr", cluster[0].address,
          "--master_port", "29500", "--rdzv_id", "training", *STREAMS,
          "--monitor_interval", "0.2", "--log_dir", os.path.join(folder, f"logs{index}"),

@@ -1,10 +1,11 @@
 // What a node that lies may put into the bytes of an encoded message: every decoder reads them,
 // and nothing else. The first byte chooses the codec, the second how many elements, the third how
-// many messages are summed.
+// many messages are summed. Also what is behind them where servers sum.
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,6 +13,8 @@
 #include "ipc/base/codecs.h"
 #include "transport/codec/codec.h"
 #include "transport/codec/lossless.h"
+#include "transport/exchange/message_tail.h"
+#include "transport/exchange/served_residuals.h"
 
 namespace {
 
@@ -63,15 +66,36 @@ void DecodeWhatIsLossless(std::span<const std::uint8_t> input, std::size_t count
   HR_CHECK(std::memcmp(same.data(), values.data(), count * sizeof(float)) == 0, count);
 }
 
+// What makes sense is of as many elements as the piece has, and is written as it was read.
+void ReadWhatIsBehind(std::span<const std::uint8_t> input, std::size_t count) {
+  const std::vector<std::byte> bytes = Sized(input, input.size());
+  const std::optional<MessageTail> tail = ReadTail(bytes, count);
+  if (!tail) return;
+  HR_CHECK(tail->Size() <= bytes.size(), tail->Size(), bytes.size());
+  std::uint64_t elements = 0;
+  for (const Run& run : tail->Runs()) elements += run.count;
+  HR_CHECK(elements == count || tail->runs_count == 0, elements, count);
+  std::vector<float> values(count, 1.0F);
+  ServedResiduals residuals(std::uint64_t{4} << 20);
+  residuals.Open(1);
+  const Status kept = residuals.Store(1, tail->Runs(), values.data());
+  HR_CHECK(residuals.KeepsAny(1, tail->Runs()) == (kept.ok() && tail->runs_count > 0), count);
+  residuals.Load(1, tail->Runs(), values.data());
+  residuals.Close(1);
+  HR_CHECK(residuals.bytes() == 0, residuals.bytes());
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
   if (size < 3) return 0;
   const std::span<const std::uint8_t> input(bytes + 3, size - 3);
-  const std::size_t codec = bytes[0] % (kFixedCodecs.size() + 1);
+  const std::size_t codec = bytes[0] % (kFixedCodecs.size() + 2);
   const std::size_t count = 1 + std::size_t{bytes[1]} * 5;
   if (codec == kFixedCodecs.size()) {
     DecodeWhatIsLossless(input, count);
+  } else if (codec > kFixedCodecs.size()) {
+    ReadWhatIsBehind(input, count);
   } else {
     Decode(kFixedCodecs[codec], input, count, 1 + bytes[2] % kInputsMax);
   }

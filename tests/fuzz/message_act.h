@@ -28,6 +28,6 @@ struct MessageAct {
   std::uint32_t count = 0;  // of steps; of an injected message, which rail it comes by
   MessageHeader header{};
 };
-static_assert(sizeof(MessageAct) == 104);
+static_assert(sizeof(MessageAct) == 112);
 
 }  // namespace headrace::transport

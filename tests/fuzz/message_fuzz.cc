@@ -14,6 +14,7 @@
 #include "tests/fuzz/message_act.h"
 #include "tests/unit/transport/exchange_fleet.h"
 #include "transport/codec/codec.h"
+#include "transport/exchange/message_tail.h"
 #include "transport/rails/rail_peers.h"
 
 namespace {
@@ -75,13 +76,13 @@ class Trial {
   }
 
  private:
-  // Every other transfer crosses encoded, where there are no servers.
+  // Every other transfer crosses encoded, with residuals, which servers keep some of.
   static bool IsEncoded(std::uint64_t position) { return position % 2 == 0; }
   static DType TypeAt(std::uint64_t position) {
     return IsEncoded(position) ? DType::kFloat32 : DType::kInt32;
   }
   Codec CodecAt(std::uint64_t position) {
-    if (!IsEncoded(position) || fleet_.nodes_count() != kDataCount) return Codec::kNone;
+    if (!IsEncoded(position)) return Codec::kNone;
     constexpr Codec::Kind kTurns[] = {Codec::kInt8, Codec::kLossless, Codec::kTopK,
                                       Codec::kRandomK};
     return kTurns[position / 2 % std::size(kTurns)];
@@ -98,6 +99,10 @@ class Trial {
                       .members_count = kDataCount,
                       .codec = CodecAt(position)};
     transfer.members[node] = reinterpret_cast<std::byte*>(memory_.back()->data());
+    if (!IsEncoded(position)) return transfer;
+    memory_.push_back(std::make_unique<std::array<std::int32_t, kCount>>());
+    transfer.residual = reinterpret_cast<std::byte*>(memory_.back()->data());
+    transfer.place = 1;
     return transfer;
   }
 
@@ -126,13 +131,16 @@ class Trial {
       header.codec = CodecAt(header.position).kind;
       header.codec_parameter = CodecAt(header.position).parameter;
       header.rows = 0;
+      header.place = IsEncoded(header.position) && fleet_.nodes_count() > kDataCount ? 1 : 0;
       header.reduction = static_cast<std::uint8_t>(Reduction::kSum);
       header.root = 0;
       header.divisor = 0;
     }
     if ((act.honest & MessageAct::kSender) != 0) header.sender = 1;
     const Codec codec = CodecAt(header.position);
-    const std::size_t honest_size = EncodedSize(codec, kCount);
+    const bool to_server = header.sender == 1 && fleet_.nodes_count() > kDataCount;
+    const std::size_t tail_size = to_server && codec != Codec::kNone ? kTailSizeMin : 0;
+    const std::size_t honest_size = EncodedSize(codec, kCount) + tail_size;
     const std::size_t size = (act.honest & MessageAct::kSize) != 0 ? honest_size : act.size % 8192;
     const std::uint32_t target = header.sender == 1 ? fleet_.nodes_count() - 1 : 0;
     const std::uint32_t to = fleet_.nodes_count() == kDataCount ? 0 : target;

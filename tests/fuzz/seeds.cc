@@ -27,6 +27,7 @@
 #include "tests/fuzz/message_act.h"
 #include "transport/codec/codec.h"
 #include "transport/codec/lossless.h"
+#include "transport/exchange/message_tail.h"
 
 namespace {
 
@@ -416,6 +417,9 @@ void WriteEncodings() {
   transport::LosslessWriter writer{.out = bytes.data(), .size_max = bytes.size()};
   transport::EncodeLossless(values.data(), kCount, writer);
   write(number, "lossless", writer.size);
+  const transport::RunWalk whole(DType::kFloat32, kCount, {}, 0);
+  write(number + 1, "tail",
+        transport::WriteTail(7, whole, {.begin = 0, .count = kCount}, true, bytes.data()));
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ std::optional<std::string> CompletionChecker::CheckEncoded(JobId job, std::uint6
   operation.chosen = result;
   Planned planned = operation.planned;
   const NodeSums& nodes = of_nodes_.at(job);
-  if (nodes.served || nodes.ranks.size() == 1) planned.error_bound = 0;  // nothing is encoded
+  if (nodes.ranks.size() == 1) planned.error_bound = 0;  // nothing is encoded
   return encoded_[{job, TensorOf(sequence)}].Check(IterationOf(sequence), planned, operation.inputs,
                                                    result);
 }

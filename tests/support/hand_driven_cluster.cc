@@ -42,10 +42,12 @@ std::unique_ptr<HandDrivenCluster::Node> HandDrivenCluster::MakeNode(
   node->wire_name = wire_name;
   addresses.clear();
   std::vector<transport::NetworkTransport*> networks;
+  const auto residuals = std::make_shared<transport::ServedResiduals>(0);
   for (std::uint32_t rail = 0; rail < spec_.rails_count; ++rail) {
     transport::Wire& wire = MakeWire(*node, rail);
     addresses.push_back(wire.address());
-    node->exchanges.push_back(std::make_unique<transport::Exchange>(wire, spec_.exchange));
+    node->exchanges.push_back(
+        std::make_unique<transport::Exchange>(wire, spec_.exchange, residuals));
     node->observed.push_back(std::make_unique<ObservedNetwork>(*node->exchanges.back()));
     networks.push_back(node->observed.back().get());
   }
@@ -62,7 +64,7 @@ void HandDrivenCluster::OpenLinks(const JobSpec& job, std::uint32_t nodes_count)
                                     .plan_version = 1,
                                     .self = self,
                                     .members = {},
-                                    .servers_count = 0};
+                                    .servers_count = spec_.servers_count};
     for (std::uint32_t rail = 0; rail < spec_.rails_count; ++rail) {
       options.members.clear();
       for (std::uint32_t i = 0; i < nodes_count; ++i) {
@@ -81,6 +83,10 @@ void HandDrivenCluster::TellFormed(std::size_t node, const JobSpec& job,
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     nodes.nodes.push_back({.name = NameOf(i), .ranks = ranks[i]});
   }
+  for (std::uint32_t i = 0; i < spec_.servers_count; ++i) {
+    nodes.nodes.push_back({.name = NameOf(ranks.size() + i), .ranks = {}});
+  }
+  nodes.servers_count = spec_.servers_count;
   nodes.self = static_cast<std::uint32_t>(node);
   nodes.block_bytes = block_bytes;
   nodes.costs.assign(spec_.rails_count, {20e-6, 1e-9});
@@ -92,7 +98,7 @@ void HandDrivenCluster::TellFormed(std::size_t node, const JobSpec& job,
 void HandDrivenCluster::Form(const JobSpec& job,
                              const std::vector<std::vector<std::uint32_t>>& ranks,
                              std::uint64_t block_bytes) {
-  OpenLinks(job, static_cast<std::uint32_t>(ranks.size()));
+  OpenLinks(job, static_cast<std::uint32_t>(ranks.size()) + spec_.servers_count);
   for (std::size_t i = 0; i < ranks.size(); ++i) TellFormed(i, job, ranks, block_bytes);
 }
 

@@ -27,6 +27,7 @@ struct ClusterSpec {
   bool rails_stand_in = false;            // each lane's sends take another when its own is gone
   std::uint32_t nccl_lanes = 0;           // JobNodes::nccl_lanes
   std::uint32_t verify = 0;               // JobNodes::verify
+  std::uint32_t servers_count = 0;        // the last nodes, which have no ranks
 };
 
 class HandDrivenCluster {

@@ -12,6 +12,7 @@ CollectiveSpec Normal(CollectiveSpec spec) {
     spec.root_rank = plain.root_rank;
   }
   if (!spec.factored()) spec.rows = plain.rows;
+  if (spec.factored() || !MayHaveResidual(spec)) spec.place = plain.place;
   if (spec.kind == Collective::kBarrier) {
     spec.dtype = plain.dtype;
     spec.count = plain.count;
@@ -34,7 +35,8 @@ CollectiveSpec SpecOf(const Transfer& transfer) {
                  .operation_count = transfer.operation_count,
                  .divisor = transfer.divisor != 0 ? transfer.divisor : transfer.members_count,
                  .codec = transfer.codec,
-                 .rows = transfer.rows});
+                 .rows = transfer.rows,
+                 .place = transfer.place});
 }
 
 std::optional<CollectiveSpec> SpecOf(const MessageHeader& header, std::uint32_t members_count) {
@@ -54,8 +56,10 @@ std::optional<CollectiveSpec> SpecOf(const MessageHeader& header, std::uint32_t 
       .operation_count = header.operation_count,
       .divisor = header.divisor,
       .codec = {static_cast<Codec::Kind>(header.codec), header.codec_parameter},
-      .rows = header.rows};
+      .rows = header.rows,
+      .place = header.place};
   if (spec.count > kTransferBytesMax / SizeOf(spec.dtype)) return std::nullopt;
+  if (spec.place > kTransferBytesMax / sizeof(float)) return std::nullopt;
   if (spec.root >= members_count) return std::nullopt;
   if (spec.reduction == Reduction::kAverage && spec.divisor == 0) return std::nullopt;
   if (spec.encoded() && !MayBeEncoded(spec)) return std::nullopt;
@@ -76,6 +80,7 @@ void WriteSpec(const CollectiveSpec& spec, MessageHeader& header) {
   header.codec = spec.codec.kind;
   header.codec_parameter = spec.codec.parameter;
   header.rows = spec.rows;
+  header.place = spec.place;
 }
 
 std::string Describe(const CollectiveSpec& spec) {
@@ -93,6 +98,7 @@ std::string Describe(const CollectiveSpec& spec) {
     text += ", of a block of " + std::to_string(spec.block_count) + " in an operation of " +
             std::to_string(spec.operation_count);
   }
+  if (spec.place > 0) text += ", from element " + std::to_string(spec.place - 1) + " of all on";
   if (HasRoot(spec.kind)) {
     text +=
         ", root " + std::to_string(spec.root) + " (rank " + std::to_string(spec.root_rank) + ")";

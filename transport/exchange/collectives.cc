@@ -40,7 +40,7 @@ std::optional<Spot> FindSpot(const CollectiveSchedule& schedule, const MessageHe
 
 Collectives::Collectives(Wire& wire, SendPacer& pacer, NetworkCounters& counters,
                          GroupFailure& failure, const ExchangeOptions& exchange,
-                         const GroupOptions& options, std::uint16_t slot)
+                         const GroupOptions& options, std::uint16_t slot, ServerSums& server_sums)
     : wire_(wire),
       pacer_(pacer),
       counters_(counters),
@@ -54,7 +54,7 @@ Collectives::Collectives(Wire& wire, SendPacer& pacer, NetworkCounters& counters
       links_(options.members.size()),
       held_(limits_.held_max),
       open_(exchange.transfers_max, limits_, SlotsMax(), !is_server()),
-      memory_(options, is_server()),
+      memory_(options, is_server(), server_sums),
       waits_(open_, held_, wire, options) {
   ready_.reserve(open_.pieces().size());
 }
@@ -74,11 +74,11 @@ std::uint32_t Collectives::SlotsMax() const {
 
 Status Collectives::AllocateStaging() {
   const auto slots_count = static_cast<std::uint32_t>(kBudgetsCount * SlotsMax());
-  auto memory = wire_.AllocateStaging(limits_.slot_size * slots_count);
+  auto memory = wire_.AllocateStaging(limits_.message_size_max * slots_count);
   if (!memory) {
     return memory.error().Within("staging memory of group " + std::to_string(options_.group));
   }
-  memory_.SetStaging(Staging(*memory, limits_.slot_size, slots_count));
+  memory_.SetStaging(Staging(*memory, limits_.message_size_max, slots_count));
   return {};
 }
 
@@ -133,15 +133,18 @@ void Collectives::Post(const Transfer& transfer) {
            transfer.position);
   HR_CHECK(!IsHalf(transfer.kind) || choice_.servers_count == 0, transfer.token);
   CollectiveSpec spec = SpecOf(transfer);
-  // Alone nothing crosses. Servers sum what they get as it is.
-  if (choice_.data_count == 1 || choice_.servers_count > 0) {
+  if (choice_.data_count == 1) {  // nothing crosses
     spec.codec = Codec::kNone;
     spec.rows = 0;
   }
+  if (choice_.servers_count == 0) spec.place = 0;
   HR_CHECK(spec.count <= kTransferBytesMax / SizeOf(spec.dtype), spec.count);
   HR_CHECK(!spec.encoded() || MayBeEncoded(spec), Describe(spec));
   HR_CHECK(transfer.residual == nullptr || MayHaveResidual(spec), Describe(spec));
   CheckRuns(transfer);
+  HR_CHECK(transfer.residual == nullptr || choice_.servers_count == 0 || spec.factored() ||
+               (spec.place > 0 && transfer.runs.size() <= kServedRunsMax),
+           transfer.runs.size(), spec.place);
   // Partial sums of integers would have to be wider than the integers are.
   HR_CHECK(spec.reduction != Reduction::kAverage || IsFloating(spec.dtype), Describe(spec));
   OpenCollective& collective = Open(spec, transfer.position, RunWalk(transfer));
@@ -173,7 +176,8 @@ std::uint64_t Collectives::TokenOf(std::uint16_t piece, bool receive, std::size_
 
 void Collectives::Announced(const MessageHeader& header, std::size_t size, ArrivalId arrival) {
   const Message message{.header = header, .size = size, .arrival = arrival};
-  if (size > limits_.slot_size || !SpecOf(header, choice_.data_count)) return Refuse(message);
+  if (size > limits_.message_size_max || !SpecOf(header, choice_.data_count))
+    return Refuse(message);
   Route(message);
 }
 
@@ -184,7 +188,7 @@ void Collectives::Route(const Message& message) {
     const CollectiveSpec spec = *SpecOf(header, choice_.data_count);
     if (open_.IsOver(header.position, spec.kind)) return Refuse(message);
     if (!is_server()) return Hold(message);
-    if (!Reduces(spec.kind) || IsHalf(spec.kind) || spec.encoded()) return Refuse(message);
+    if (!Reduces(spec.kind) || IsHalf(spec.kind)) return Refuse(message);
     if (!HasRoom(header.position, spec.kind)) {
       starved_ = true;
       return Hold(message);
@@ -228,7 +232,8 @@ bool Collectives::Agrees(const Message& message, const OpenCollective& collectiv
 void Collectives::RouteToPiece(const Message& message, std::uint16_t index) {
   OpenPiece& piece = open_.pieces()[index];
   const auto spot = FindSpot(piece.schedule, message.header);
-  if (!spot || !MayHaveSize(piece, piece.schedule.rounds[spot->round], message.size)) {
+  if (!spot || !memory_.MayReceive(open_.at(piece.collective), piece,
+                                   piece.schedule.rounds[spot->round], message.size)) {
     Disagree(message, "sends pieces of " + Describe(open_.at(piece.collective).spec) +
                           " by another way than this node");
     wire_.Drop(message.arrival);
@@ -252,7 +257,8 @@ void Collectives::CheckHeld(const OpenCollective& collective, const OpenPiece& p
     const MessageHeader& header = message.header;
     if (header.position != collective.position || header.piece != piece.number) return;
     const auto spot = FindSpot(piece.schedule, header);
-    if (spot && MayHaveSize(piece, piece.schedule.rounds[spot->round], message.size)) return;
+    const auto& rounds = piece.schedule.rounds;
+    if (spot && memory_.MayReceive(collective, piece, rounds[spot->round], message.size)) return;
     Disagree(message,
              "sends pieces of " + Describe(collective.spec) + " by another way than this node");
   });
@@ -352,12 +358,6 @@ void Collectives::EndMessage(std::uint16_t index) {
   }
 }
 
-bool Collectives::MayHaveSize(const OpenPiece& piece, const Round& round, std::size_t size) const {
-  const std::size_t most = piece.MessageSize(open_.at(piece.collective).spec, round);
-  if (most == 0 || !open_.at(piece.collective).spec.lossless()) return size == most;
-  return size > 0 && size <= most;
-}
-
 OpenCollective& Collectives::Open(const CollectiveSpec& spec, std::uint64_t position,
                                   const RunWalk& walk) {
   OpenCollective& collective = open_.Open(position, spec);
@@ -451,8 +451,11 @@ bool Collectives::BeginPiece(std::uint16_t collective_index, TimeNs now) {
   RunWalk& walk = collective.walk;
   walk.Seek(range.begin);
   const bool encoded = collective.spec.encoded() && !collective.spec.factored();
-  const bool gathered = !encoded && !walk.over() && walk.stretch().end < range.begin + range.count;
-  const std::size_t slots_count = schedule.staged_max + std::size_t{gathered || encoded};
+  const bool in_runs = !walk.over() && walk.stretch().end < range.begin + range.count;
+  // What goes to a server with a tail is one message with it.
+  const bool gathered = !encoded && (in_runs || (!is_server() && collective.sends_tails()));
+  const bool has_own_slot = gathered || (encoded && !is_server());
+  const std::size_t slots_count = schedule.staged_max + std::size_t{has_own_slot};
   if (!open_.HasSlots(collective, slots_count)) return false;
   const std::uint16_t index = open_.OpenPieceOf(collective_index, slots_count);
   OpenPiece& piece = open_.pieces()[index];
@@ -461,6 +464,7 @@ bool Collectives::BeginPiece(std::uint16_t collective_index, TimeNs now) {
   piece.walk = walk;
   piece.gathered = gathered;
   piece.encoded = encoded;
+  piece.has_own_slot = has_own_slot;
   piece.schedule = schedule;
   memory_.Begin(collective, piece);
 
@@ -549,9 +553,9 @@ bool Collectives::AdvancePiece(std::uint16_t index) {
   OpenPiece& piece = open_.pieces()[index];
   OpenCollective& collective = open_.at(piece.collective);
   const Round& round = piece.schedule.rounds[piece.round];
-  if (const auto sender = memory_.EndRound(collective, piece, round)) {
-    failure_.OnMismatch(*sender, collective.position,
-                        "sends of " + Describe(collective.spec) + " what cannot be decoded");
+  if (const auto fault = memory_.EndRound(collective, piece, round)) {
+    failure_.OnFault(*fault, piece.schedule.Receives(round), collective.position,
+                     Describe(collective.spec));
     dirty_ = true;
     return true;  // it waits for the group's end
   }

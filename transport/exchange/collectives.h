@@ -20,6 +20,7 @@
 #include "transport/exchange/open_collectives.h"
 #include "transport/exchange/piece_memory.h"
 #include "transport/exchange/send_pacer.h"
+#include "transport/exchange/server_sums.h"
 #include "transport/exchange/wire.h"
 #include "transport/network.h"
 
@@ -30,7 +31,8 @@ class Collectives {
   // `options` and `failure` outlive it, as do the others. `failure` is noted here where a message
   // makes no sense, and read: a group that has failed begins nothing.
   Collectives(Wire& wire, SendPacer& pacer, NetworkCounters& counters, GroupFailure& failure,
-              const ExchangeOptions& exchange, const GroupOptions& options, std::uint16_t slot);
+              const ExchangeOptions& exchange, const GroupOptions& options, std::uint16_t slot,
+              ServerSums& server_sums);
   ~Collectives();
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
@@ -119,7 +121,6 @@ class Collectives {
   void OnEndedEarly(OpenPiece& piece, std::uint32_t member, const char* direction, Code code);
   void CheckHeld(const OpenCollective& collective);
   void CheckHeld(const OpenCollective& collective, const OpenPiece& piece);
-  bool MayHaveSize(const OpenPiece& piece, const Round& round, std::size_t size) const;
 
   // What goes on.
   OpenCollective& Open(const CollectiveSpec& spec, std::uint64_t position, const RunWalk& walk);

@@ -20,7 +20,8 @@ constexpr std::size_t kMovesMax = 1024;
 
 }  // namespace
 
-Exchange::Exchange(Wire& wire, const ExchangeOptions& options)
+Exchange::Exchange(Wire& wire, const ExchangeOptions& options,
+                   std::shared_ptr<ServedResiduals> residuals)
     : wire_(wire),
       options_(options),
       capabilities_{.name = options_.name,
@@ -32,6 +33,8 @@ Exchange::Exchange(Wire& wire, const ExchangeOptions& options)
                     .threads = 1,
                     .measures_flow = true},
       pacer_(options.peer_bytes_max),
+      residuals_(residuals ? std::move(residuals) : std::make_shared<ServedResiduals>(0)),
+      server_sums_(*residuals_),
       groups_(kGroupsMax) {
   HR_CHECK(options.transfers_max > 0 && options.transfers_max <= UINT16_MAX, options.transfers_max);
   refused_.reserve(options.transfers_max);
@@ -151,7 +154,7 @@ Status Exchange::OpenGroup(const GroupOptions& options) {
                                        " groups, and no more than that; end a job first");
   }
   auto opened = Group::Open(wire_, pacer_, counters_, options_, options,
-                            static_cast<std::uint16_t>(free - groups_.begin()));
+                            static_cast<std::uint16_t>(free - groups_.begin()), server_sums_);
   if (!opened) return opened.error();
   *free = std::move(opened).value();
   return {};

@@ -15,6 +15,8 @@
 #include "transport/exchange/group.h"
 #include "transport/exchange/limits.h"
 #include "transport/exchange/send_pacer.h"
+#include "transport/exchange/served_residuals.h"
+#include "transport/exchange/server_sums.h"
 #include "transport/exchange/wire.h"
 #include "transport/network.h"
 
@@ -24,8 +26,10 @@ class Exchange final : public NetworkTransport, private WireEvents {
  public:
   static constexpr std::size_t kGroupsMax = SendPacer::kGroupsMax;
 
-  // `wire` is used by nobody else and outlives the exchange.
-  Exchange(Wire& wire, const ExchangeOptions& options);
+  // `wire` is used by nobody else and outlives the exchange. What servers leave out of sums is kept
+  // in `residuals`, which the lanes of a service share; null: in memory of the exchange's own.
+  Exchange(Wire& wire, const ExchangeOptions& options,
+           std::shared_ptr<ServedResiduals> residuals = nullptr);
   // Reads and writes no transfer's memory, and takes that of open ones out of the wire's reach. A
   // wire whose device moves bytes without a copy may be at work until this returns: then what a
   // transfer uses stays mapped until the exchange is gone.
@@ -73,6 +77,8 @@ class Exchange final : public NetworkTransport, private WireEvents {
   Capabilities capabilities_;
   NetworkCounters counters_;
   SendPacer pacer_;
+  const std::shared_ptr<ServedResiduals> residuals_;  // owners: the exchanges of all lanes
+  ServerSums server_sums_;
   FlowMeter flow_;
   bool has_work_ = false;                       // after the last DoWork
   std::vector<std::unique_ptr<Group>> groups_;  // by slot; null where free

@@ -8,7 +8,8 @@
 namespace headrace::transport {
 
 Group::Group(Wire& wire, SendPacer& pacer, NetworkCounters& counters,
-             const ExchangeOptions& exchange, const GroupOptions& options, std::uint16_t slot)
+             const ExchangeOptions& exchange, const GroupOptions& options, std::uint16_t slot,
+             ServerSums& server_sums)
     : wire_(wire),
       pacer_(pacer),
       counters_(counters),
@@ -16,14 +17,16 @@ Group::Group(Wire& wire, SendPacer& pacer, NetworkCounters& counters,
       slot_(slot),
       links_(options.members.size()),
       failure_(options_, exchange.name),
-      collectives_(wire, pacer, counters, failure_, exchange, options_, slot),
+      collectives_(wire, pacer, counters, failure_, exchange, options_, slot, server_sums),
       point_to_point_(wire, pacer, counters, options_, slot, collectives_.piece_size_max()),
       notices_(wire, pacer, counters, options_, slot) {}
 
 Result<std::unique_ptr<Group>> Group::Open(Wire& wire, SendPacer& pacer, NetworkCounters& counters,
                                            const ExchangeOptions& exchange,
-                                           const GroupOptions& options, std::uint16_t slot) {
-  std::unique_ptr<Group> group(new Group(wire, pacer, counters, exchange, options, slot));
+                                           const GroupOptions& options, std::uint16_t slot,
+                                           ServerSums& server_sums) {
+  std::unique_ptr<Group> group(
+      new Group(wire, pacer, counters, exchange, options, slot, server_sums));
   if (Status status = group->collectives_.AllocateStaging(); !status) return status.error();
   if (Status status = group->Connect(); !status) return status.error();
   return group;

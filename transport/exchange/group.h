@@ -21,6 +21,7 @@
 #include "transport/exchange/notices.h"
 #include "transport/exchange/point_to_point.h"
 #include "transport/exchange/send_pacer.h"
+#include "transport/exchange/server_sums.h"
 #include "transport/exchange/wire.h"
 #include "transport/network.h"
 
@@ -29,11 +30,12 @@ namespace headrace::transport {
 class Group {
  public:
   // `slot` is where the exchange keeps the group; it comes back in the tokens of the wire, and the
-  // pacer knows the group by it.
+  // pacer knows the group by it. `server_sums` is the exchange's, and outlives the group.
   static Result<std::unique_ptr<Group>> Open(Wire& wire, SendPacer& pacer,
                                              NetworkCounters& counters,
                                              const ExchangeOptions& exchange,
-                                             const GroupOptions& options, std::uint16_t slot);
+                                             const GroupOptions& options, std::uint16_t slot,
+                                             ServerSums& server_sums);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -102,7 +104,7 @@ class Group {
   };
 
   Group(Wire& wire, SendPacer& pacer, NetworkCounters& counters, const ExchangeOptions& exchange,
-        const GroupOptions& options, std::uint16_t slot);
+        const GroupOptions& options, std::uint16_t slot, ServerSums& server_sums);
   Status Connect();
   void CloseLinks();
   void End(TimeNs now, std::vector<Completion>& completions);

@@ -28,4 +28,12 @@ void GroupFailure::OnMismatch(std::uint32_t member, std::uint64_t position,
                            std::to_string(position) + ")");
 }
 
+void GroupFailure::OnFault(const PieceFault& fault, std::span<const std::uint8_t> senders,
+                           std::uint64_t position, const std::string& transfer) {
+  if (!fault.message) {
+    return Set(fault.code, "node " + options_.members[options_.self].name + ": " + fault.what);
+  }
+  OnMismatch(senders[*fault.message], position, "sends of " + transfer + " " + fault.what);
+}
+
 }  // namespace headrace::transport

@@ -6,8 +6,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
+#include "transport/exchange/piece_fault.h"
 #include "transport/exchange/wire.h"
 #include "transport/network.h"
 
@@ -31,6 +33,9 @@ class GroupFailure {
   void OnMessageEndedEarly(std::uint32_t member, const char* direction, Code code);
   // The member does something else than this node.
   void OnMismatch(std::uint32_t member, std::uint64_t position, const std::string& what);
+  // A piece of the transfer cannot be summed; its messages came from `senders`.
+  void OnFault(const PieceFault& fault, std::span<const std::uint8_t> senders,
+               std::uint64_t position, const std::string& transfer);
 
  private:
   void Set(Code code, std::string cause, bool is_guess);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ipc/base/check.h"
+#include "transport/exchange/message_tail.h"
 
 namespace headrace::transport {
 namespace {
@@ -28,8 +29,12 @@ GroupLimits LimitsOf(const ExchangeOptions& options, std::uint32_t data_count,
   const std::uint32_t slots_count =
       servers_count > 0 ? window * data_count : 2 * window + data_count;
   const std::size_t slot_size_max = options.staging_size / (kBudgetsCount * slots_count);
+  static_assert(kTailSizeMax % kSlotAlignment == 0);
+  const std::size_t tail_size = servers_count > 0 ? kTailSizeMax : 0;
+  const bool has_room = slot_size_max >= kSlotAlignment + tail_size;
+  const std::size_t most = slot_size_max - (has_room ? tail_size : 0);
   const std::size_t slot_size =
-      std::min(options.piece_size, slot_size_max) / kSlotAlignment * kSlotAlignment;
+      std::min(options.piece_size, most) / kSlotAlignment * kSlotAlignment;
   HR_CHECK(slot_size > 0, options.piece_size, options.staging_size, slots_count);
   // Each node that is ahead has at most a window of pieces under way, the first of which is at most
   // a window ahead of ours; of each piece it sends us one message before we answer. This node,
@@ -41,6 +46,7 @@ GroupLimits LimitsOf(const ExchangeOptions& options, std::uint32_t data_count,
           .shared_window = window + kWindowOwn,
           .slots_count = slots_count,
           .slot_size = slot_size,
+          .message_size_max = slot_size + tail_size,
           .held_max = std::size_t{kBudgetsCount} * 2 * window * nodes};
 }
 

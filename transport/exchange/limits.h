@@ -44,8 +44,10 @@ struct GroupLimits {
   // can go on however many the other one has.
   std::uint32_t shared_window = 0;
   std::uint32_t slots_count = 0;  // of staging, for each budget, on the node that needs most
-  std::size_t slot_size = 0;      // and the largest piece
-  std::size_t held_max = 0;       // messages of honest nodes that can be ahead of this one
+  std::size_t slot_size = 0;      // the largest piece
+  // The largest message, and a slot of staging: a piece, and where there are servers its tail.
+  std::size_t message_size_max = 0;
+  std::size_t held_max = 0;  // messages of honest nodes that can be ahead of this one
 };
 
 GroupLimits LimitsOf(const ExchangeOptions& options, std::uint32_t data_count,

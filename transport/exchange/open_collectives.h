@@ -51,6 +51,12 @@ struct OpenCollective {
   }
   // Whether something has to be made of factors yet.
   bool has_factors_left() const { return factors.exists() && !factors.done(); }
+  // Whether what a server gets of it says of what gradients it is (message_tail.h): always where
+  // the server encodes the sum once more, else where something may have been left out before.
+  bool may_have_tails() const {
+    return pattern == Pattern::kServed && !spec.factored() && MayHaveResidual(spec);
+  }
+  bool sends_tails() const { return may_have_tails() && (spec.encoded() || residual != nullptr); }
   // Where results belong on a node with data.
   std::byte* Result() const { return spec.kind == Collective::kReduce ? output : memory; }
 };
@@ -75,15 +81,17 @@ struct OpenPiece {
   RunWalk walk;           // at the piece's first element
   bool gathered = false;  // of several runs: moves through a slot of its own
   bool encoded = false;   // likewise, as the codec has it
+  bool has_own_slot = false;
   std::uint16_t own_slot = 0;
-  std::uint32_t sent_size = 0;  // of this round's messages
+  std::uint32_t sent_size = 0;    // of this round's messages
+  std::uint32_t served_size = 0;  // of a server's encoded sum
   CollectiveSchedule schedule;
   std::array<ReceiveState, kNodesMax> receives{};
   std::array<std::uint16_t, kNodesMax> slots{};
   std::array<std::uint32_t, kNodesMax> received_sizes{};
 
-  std::size_t SlotsCount() const { return schedule.staged_max + std::size_t{gathered || encoded}; }
-  // The bytes of one message of the round; at most, where the codec is lossless.
+  std::size_t SlotsCount() const { return schedule.staged_max + std::size_t{has_own_slot}; }
+  // The bytes of one message of the round without its tail; at most, where the codec is lossless.
   std::size_t MessageSize(const CollectiveSpec& spec, const Round& of) const {
     return of.empty ? 0 : spec.SizeOfElements(range.count);
   }

@@ -1,6 +1,7 @@
 #include "transport/exchange/partition.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "ipc/base/check.h"
 
@@ -46,6 +47,10 @@ Partition::Partition(const CollectiveSpec& spec, Pattern pattern, std::uint64_t 
   const bool half = IsHalf(spec.kind);
   turn_ = half ? 0 : static_cast<std::uint32_t>(digits % owners_count_);
   if (spec.factored()) CutLeftFactor(spec, piece_size_max);
+  if (pattern == Pattern::kServed && spec.place > 0) {
+    CutByPlace(spec, piece_size_max);
+    return;
+  }
   const std::uint64_t bytes = spec.SizeOfElements(count_);
   // Elements that are not taken apart, and what they take on their way.
   const std::uint64_t unit =
@@ -68,6 +73,18 @@ Partition::Partition(const CollectiveSpec& spec, Pattern pattern, std::uint64_t 
   pieces_count_ = left_pieces_count_ + static_cast<std::uint32_t>(pieces);
 }
 
+void Partition::CutByPlace(const CollectiveSpec& spec, std::size_t piece_size_max) {
+  piece_count_ =
+      std::min<std::uint64_t>(kServedPieceCountMax, std::bit_floor(piece_size_max / sizeof(float)));
+  const std::uint64_t place = spec.place - 1;
+  first_lacks_ = place % piece_count_;
+  turn_ = static_cast<std::uint32_t>(place / piece_count_ % owners_count_);
+  const std::uint64_t pieces =
+      std::max<std::uint64_t>(RoundUp(first_lacks_ + count_, piece_count_) / piece_count_, 1);
+  HR_CHECK(pieces < UINT32_MAX - 2 * kNodesMax, pieces);
+  pieces_count_ = static_cast<std::uint32_t>(pieces);
+}
+
 // As many rows as the matrix has in what may be encoded in one go.
 void Partition::CutLeftFactor(const CollectiveSpec& spec, std::size_t piece_size_max) {
   const std::uint64_t rank = spec.codec.parameter;
@@ -88,8 +105,11 @@ Partition::Range Partition::PieceRange(std::uint32_t piece) const {
     const std::uint64_t begin = piece * left_piece_count_;
     return {.begin = begin, .count = std::min(left_piece_count_, left_count_ - begin)};
   }
-  const std::uint64_t begin = std::min((piece - left_pieces_count_) * piece_count_, count_);
-  return {.begin = left_count_ + begin, .count = std::min(piece_count_, count_ - begin)};
+  const std::uint64_t number = piece - left_pieces_count_;
+  const std::uint64_t lacks = number == 0 ? 0 : first_lacks_;
+  const std::uint64_t begin = std::min(number * piece_count_ - lacks, count_);
+  const std::uint64_t end = std::min((number + 1) * piece_count_ - first_lacks_, count_);
+  return {.begin = left_count_ + begin, .count = end - begin};
 }
 
 std::uint32_t Partition::Owner(std::uint32_t piece) const {

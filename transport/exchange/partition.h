@@ -19,6 +19,11 @@ inline constexpr std::size_t kSentPieceSizeMin = std::size_t{16} << 10;
 // piece is done in one go, and others wait for it.
 inline constexpr std::uint64_t kEncodedPieceCountMax = std::uint64_t{256} << 10;
 
+// Where servers sum elements that have places (Transfer::place), a piece ends where one of so many
+// of these does, or of as many as its messages have room for: each server has every so many-th of
+// them, whatever transfers and codecs they come in.
+inline constexpr std::uint64_t kServedPieceCountMax = std::uint64_t{16} << 10;
+
 class Partition {
  public:
   struct Range {
@@ -45,12 +50,14 @@ class Partition {
 
  private:
   void CutLeftFactor(const CollectiveSpec& spec, std::size_t piece_size_max);
+  void CutByPlace(const CollectiveSpec& spec, std::size_t piece_size_max);
 
   std::uint64_t left_count_ = 0;  // elements of a left factor, and of its pieces but the last
   std::uint64_t left_piece_count_ = 0;
   std::uint32_t left_pieces_count_ = 0;
   std::uint64_t count_ = 0;        // of the rest, which is all where nothing is factored
-  std::uint64_t piece_count_ = 1;  // elements of all its pieces but the last
+  std::uint64_t piece_count_ = 1;  // elements of all its pieces but the last, and maybe the first
+  std::uint64_t first_lacks_ = 0;  // elements, which lie before the transfer
   std::uint32_t pieces_count_ = 0;
   // Owners take turns. Each transfer begins with another, lest one owner gets all small transfers.
   std::uint32_t owners_count_ = 1;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "transport/codec/seed.h"
+#include "transport/exchange/message_tail.h"
 #include "transport/reduce/reduce.h"
 
 namespace headrace::transport {
@@ -30,15 +31,25 @@ std::uint64_t PlainCount(const OpenCollective& collective, const OpenPiece& piec
 
 }  // namespace
 
+PieceMemory::PieceMemory(const GroupOptions& options, bool is_server, ServerSums& server_sums)
+    : options_(options), is_server_(is_server), server_sums_(server_sums) {
+  if (is_server_) server_sums_.residuals().Open(options_.group);
+}
+
+PieceMemory::~PieceMemory() {
+  if (is_server_) server_sums_.residuals().Close(options_.group);
+}
+
 void PieceMemory::Begin(OpenCollective& collective, OpenPiece& piece) {
   for (std::size_t i = 0; i < piece.schedule.staged_max; ++i) piece.slots[i] = staging_.Acquire();
-  if (piece.gathered || piece.encoded) piece.own_slot = staging_.Acquire();
+  if (piece.has_own_slot) piece.own_slot = staging_.Acquire();
   if (collective.residual != nullptr && !Loses(collective.spec.codec)) {
     AddResidual(EncodedRangeOf(collective, piece));
   }
   if (piece.gathered) Gather(collective, piece);
   if (collective.spec.factored()) {
-    if (piece.number >= collective.partition.left_pieces_count()) return;
+    // A server sums them as they are.
+    if (is_server_ || piece.number >= collective.partition.left_pieces_count()) return;
     return collective.factors.Project(piece.range.begin, piece.range.count, collective.codec);
   }
   // An owner keeps its own part as it is until the sum is there.
@@ -49,17 +60,26 @@ void PieceMemory::Begin(OpenCollective& collective, OpenPiece& piece) {
 
 void PieceMemory::Release(const OpenPiece& piece) {
   for (std::size_t i = 0; i < piece.schedule.staged_max; ++i) staging_.Release(piece.slots[i]);
-  if (piece.gathered || piece.encoded) staging_.Release(piece.own_slot);
+  if (piece.has_own_slot) staging_.Release(piece.own_slot);
 }
 
 void PieceMemory::BeginRound(OpenCollective& collective, OpenPiece& piece, const Round& round) {
   piece.sent_size = static_cast<std::uint32_t>(piece.MessageSize(collective.spec, round));
   CodecUse& use = collective.codec;
-  if (collective.spec.lossless() && round.sends_count > 0 && !round.empty) {
-    EncodeLossless(collective, piece);
-  }
   const CollectiveSpec& spec = collective.spec;
-  if (!spec.encoded() || round.empty) return;
+  if (round.sends_count == 0 || round.empty) return;
+  if (is_server_) {
+    if (spec.lossless()) piece.sent_size = piece.served_size;
+    return;
+  }
+  if (spec.lossless()) EncodeLossless(collective, piece);
+  if (collective.sends_tails()) {
+    std::byte* const end = staging_.At(piece.own_slot) + piece.sent_size;
+    const bool keeps = collective.residual != nullptr;
+    piece.sent_size += static_cast<std::uint32_t>(
+        WriteTail(collective.seed, collective.residual_walk, piece.range, keeps, end));
+  }
+  if (!spec.encoded()) return;
   use.plain_bytes += round.sends_count * PlainCount(collective, piece) * sizeof(float);
   use.sent_bytes += std::uint64_t{round.sends_count} * piece.sent_size;
 }
@@ -84,8 +104,26 @@ std::byte* PieceMemory::ReceivedBytes(const OpenCollective& collective, const Op
   return piece.encoded ? staging_.At(piece.own_slot) : Target(collective, piece);
 }
 
-std::optional<std::uint8_t> PieceMemory::EndRound(OpenCollective& collective,
-                                                  const OpenPiece& piece, const Round& round) {
+// What goes to a server may have a tail, or must.
+bool PieceMemory::MayReceive(const OpenCollective& collective, const OpenPiece& piece,
+                             const Round& round, std::size_t size) const {
+  const CollectiveSpec& spec = collective.spec;
+  const std::size_t most = piece.MessageSize(spec, round);
+  const bool has_tail = is_server_ && collective.may_have_tails();
+  if (spec.lossless() && !round.empty) {
+    const std::size_t tail = has_tail ? kTailSizeMin : 0;
+    return size >= tail && size - tail <= most + (has_tail ? kTailSizeMax - kTailSizeMin : 0) &&
+           (most == 0 || size > tail);
+  }
+  if (!has_tail || round.empty) return size == most;
+  return (size == most && !spec.encoded()) || (size > most && MayBeTail(size - most));
+}
+
+std::optional<PieceFault> PieceMemory::EndRound(OpenCollective& collective, OpenPiece& piece,
+                                                const Round& round) {
+  if (is_server_ && round.staged && collective.may_have_tails()) {
+    return SumServed(collective, piece, round);
+  }
   if (collective.spec.lossless()) {
     if (round.receives_count == 0 || round.empty) return std::nullopt;
     return ReduceLossless(collective, piece, round);
@@ -114,6 +152,34 @@ std::size_t PieceMemory::InputsOf(const OpenPiece& piece, const Round& round, co
   }
   if (!own_is_in) inputs[inputs_count++] = own;
   return inputs_count;
+}
+
+// Encoded ones, or such that come with what was left out of others before.
+std::optional<PieceFault> PieceMemory::SumServed(const OpenCollective& collective, OpenPiece& piece,
+                                                 const Round& round) {
+  const CollectiveSpec& spec = collective.spec;
+  std::array<std::span<std::byte>, kNodesMax> messages{};
+  bool has_tails = spec.encoded();
+  for (std::size_t i = 0; i < round.receives_count; ++i) {
+    messages[i] = {staging_.At(piece.slots[i]), piece.received_sizes[i]};
+    has_tails = has_tails || messages[i].size() > piece.MessageSize(spec, round);
+  }
+  const ServedPiece served{.group = options_.group,
+                           .self = options_.self,
+                           .spec = spec,
+                           .range = piece.range,
+                           .messages = {messages.data(), round.receives_count}};
+  if (spec.encoded()) {
+    std::size_t size = 0;
+    auto fault = server_sums_.Sum(served, lossless_, s_per_byte_, size);
+    piece.served_size = static_cast<std::uint32_t>(size);
+    return fault;
+  }
+  if (has_tails) {
+    if (auto fault = server_sums_.AddLeftOut(served)) return fault;
+  }
+  Sum(collective, piece, round);
+  return std::nullopt;
 }
 
 void PieceMemory::Sum(const OpenCollective& collective, const OpenPiece& piece,
@@ -158,9 +224,8 @@ void PieceMemory::Encode(OpenCollective& collective, const OpenPiece& piece) {
 }
 
 // In the order of members, as Sum does.
-std::optional<std::uint8_t> PieceMemory::ReduceLossless(OpenCollective& collective,
-                                                        const OpenPiece& piece,
-                                                        const Round& round) {
+std::optional<PieceFault> PieceMemory::ReduceLossless(OpenCollective& collective,
+                                                      const OpenPiece& piece, const Round& round) {
   const CollectiveSpec& spec = collective.spec;
   const auto senders = piece.schedule.Receives(round);
   std::array<std::span<const std::byte>, kNodesMax> messages{};
@@ -182,7 +247,8 @@ std::optional<std::uint8_t> PieceMemory::ReduceLossless(OpenCollective& collecti
       std::span(messages.data(), senders.size()),
       [&](const auto& message) { return message.size() < piece.range.count * sizeof(float); });
   if (coded) lossless_.OnDecoded(took_ns);
-  return wrong ? std::optional(senders[*wrong]) : std::nullopt;
+  if (!wrong) return std::nullopt;
+  return PieceFault{.message = wrong, .what = "what cannot be decoded"};
 }
 
 void PieceMemory::DecodeResult(OpenCollective& collective, const OpenPiece& piece) {
@@ -254,8 +320,8 @@ std::byte* PieceMemory::Target(const OpenCollective& collective, const OpenPiece
 
 // What is sent. A server's sum takes the place of the first of its inputs.
 std::byte* PieceMemory::Source(const OpenCollective& collective, const OpenPiece& piece) const {
-  if (piece.encoded) return staging_.At(piece.own_slot);
-  return is_server_ ? staging_.At(piece.slots[0]) : Own(collective, piece);
+  if (is_server_) return staging_.At(piece.slots[0]);
+  return piece.encoded ? staging_.At(piece.own_slot) : Own(collective, piece);
 }
 
 }  // namespace headrace::transport

@@ -14,6 +14,7 @@
 #include "transport/exchange/encoded.h"
 #include "transport/exchange/lossless_gain.h"
 #include "transport/exchange/open_collectives.h"
+#include "transport/exchange/server_sums.h"
 #include "transport/exchange/staging.h"
 #include "transport/network.h"
 
@@ -21,9 +22,11 @@ namespace headrace::transport {
 
 class PieceMemory {
  public:
-  // `options` outlives it. A server has no memory of its own, and sums in staging.
-  PieceMemory(const GroupOptions& options, bool is_server)
-      : options_(options), is_server_(is_server) {}
+  // The others outlive it. A server has no memory of its own, and sums in staging.
+  PieceMemory(const GroupOptions& options, bool is_server, ServerSums& server_sums);
+  ~PieceMemory();
+  PieceMemory(const PieceMemory&) = delete;
+  PieceMemory& operator=(const PieceMemory&) = delete;
 
   // What a byte costs on the wire, as far as is known.
   void SetSecondsPerByte(double seconds) { s_per_byte_ = seconds; }
@@ -40,10 +43,12 @@ class PieceMemory {
   // Where the round's message number `receive` goes.
   std::byte* ReceivedBytes(const OpenCollective& collective, const OpenPiece& piece,
                            const Round& round, std::size_t receive) const;
-  // All messages of the round have ended: sums and decodes them. Returns the sender of a message
-  // that cannot be decoded.
-  std::optional<std::uint8_t> EndRound(OpenCollective& collective, const OpenPiece& piece,
-                                       const Round& round);
+  // Whether a message that is received in the round may have that size.
+  bool MayReceive(const OpenCollective& collective, const OpenPiece& piece, const Round& round,
+                  std::size_t size) const;
+  // All messages of the round have ended: sums and decodes them. Returns why that cannot be.
+  std::optional<PieceFault> EndRound(OpenCollective& collective, OpenPiece& piece,
+                                     const Round& round);
   // The last round has ended: puts the result where it belongs.
   void PutResult(const OpenCollective& collective, const OpenPiece& piece) {
     if (piece.gathered) Scatter(collective, piece);
@@ -56,8 +61,10 @@ class PieceMemory {
                        std::array<const std::byte*, kNodesMax>& inputs) const;
   void Sum(const OpenCollective& collective, const OpenPiece& piece, const Round& round);
   void SumEncoded(OpenCollective& collective, const OpenPiece& piece, const Round& round);
-  std::optional<std::uint8_t> ReduceLossless(OpenCollective& collective, const OpenPiece& piece,
-                                             const Round& round);
+  std::optional<PieceFault> SumServed(const OpenCollective& collective, OpenPiece& piece,
+                                      const Round& round);
+  std::optional<PieceFault> ReduceLossless(OpenCollective& collective, const OpenPiece& piece,
+                                           const Round& round);
   void DecodeResult(OpenCollective& collective, const OpenPiece& piece);
   void Encode(OpenCollective& collective, const OpenPiece& piece);
   // Or copies it, where coding does not pay.
@@ -72,6 +79,7 @@ class PieceMemory {
 
   const GroupOptions& options_;
   const bool is_server_;
+  ServerSums& server_sums_;
   Staging staging_;
   double s_per_byte_ = kCostUnmeasured.s_per_byte;
   LosslessGain lossless_;

@@ -41,12 +41,13 @@ struct MessageHeader {
   std::uint32_t divisor = 0;
   std::uint32_t root_rank = 0;  // rank within the root member, which may have several
   std::uint64_t rows = 0;       // of a matrix that crosses as two factors
+  std::uint64_t place = 0;      // Transfer::place, where servers sum
   // Used by a wire of several rails, else 0: the message's number on its link, and the number of
   // the first message that has not arrived in the other direction.
   std::uint64_t sequence = 0;
   std::uint64_t acknowledged = 0;
 };
-static_assert(sizeof(MessageHeader) == 96 && std::is_trivially_copyable_v<MessageHeader>);
+static_assert(sizeof(MessageHeader) == 104 && std::is_trivially_copyable_v<MessageHeader>);
 
 using LinkId = std::uint32_t;
 // An announced message that waits for Accept or Drop.

@@ -157,10 +157,12 @@ std::vector<CodecCost> MeasureCodecs() {
   return costs;
 }
 
-CodecCost OfTransfer(const CodecCost& measured, std::uint32_t nodes_count) {
+CodecCost OfTransfer(const CodecCost& measured, std::uint32_t nodes_count,
+                     std::uint32_t servers_count) {
   HR_CHECK(nodes_count > 0);
   CodecCost cost = measured;
   if (measured.codec.kind == Codec::kPowerSgd) return cost;  // once, whoever sums the factors
+  if (servers_count > 0) return cost;
   const double nodes = nodes_count;
   const bool exchanged = nodes_count == 2 && Loses(measured.codec);
   const double decoded = exchanged ? 2 : (2 * nodes - 1) / nodes;
@@ -169,7 +171,24 @@ CodecCost OfTransfer(const CodecCost& measured, std::uint32_t nodes_count) {
   return cost;
 }
 
-double PiecesCount(double encoded_bytes, double plain_bytes, std::uint32_t nodes_count) {
+CodecCost WithServers(const CodecCost& of_transfer, std::uint32_t nodes_count,
+                      std::uint32_t servers_count) {
+  CodecCost cost = of_transfer;
+  const Codec::Kind kind = cost.codec.kind;
+  if (servers_count == 0 || kind == Codec::kPowerSgd || kind == Codec::kRandomK) return cost;
+  const double served = (nodes_count * cost.decode_s_per_byte + cost.encode_s_per_byte) /
+                        static_cast<double>(servers_count);
+  cost.decode_s_per_byte =
+      std::clamp(served - cost.encode_s_per_byte, cost.decode_s_per_byte,
+                 std::max(cost.decode_s_per_byte, kCodecSecondsPerByteMax * 0.999));
+  return cost;
+}
+
+double PiecesCount(double encoded_bytes, double plain_bytes, std::uint32_t nodes_count,
+                   std::uint32_t servers_count) {
+  if (servers_count > 0) {
+    return std::max(1.0, plain_bytes / static_cast<double>(kServedPieceCountMax * sizeof(float)));
+  }
   const double wanted = encoded_bytes / (double{kPiecesPerOwner} * EncodedOwners(nodes_count));
   const double size = std::clamp(wanted, static_cast<double>(kSentPieceSizeMin),
                                  static_cast<double>(ExchangeOptions().piece_size));

@@ -16,17 +16,25 @@ namespace headrace::transport {
 std::vector<CodecCost> MeasureCodecs();
 
 // What a node of so many pays for a transfer: all is encoded once; it decodes what others sent of
-// its share, and the sum of everything. Two nodes exchange, and each decodes what both sent. A
-// matrix that crosses as factors is made of them once.
-CodecCost OfTransfer(const CodecCost& measured, std::uint32_t nodes_count);
+// its share, and the sum of everything. Two nodes exchange, and each decodes what both sent. Where
+// servers sum, it decodes the sum alone. A matrix that crosses as factors is made of them once.
+CodecCost OfTransfer(const CodecCost& measured, std::uint32_t nodes_count,
+                     std::uint32_t servers_count);
 
-// How many nodes own pieces of an encoded transfer: among two that exchange, pieces have no owner
-// and are cut as if for one.
+// Where servers sum: with their work, which goes on beside that of the nodes, as nodes' processors
+// do it. Each decodes what all nodes sent of its share, and encodes the sum once more; factors, and
+// what all nodes chose by the same chance, are summed as they are.
+CodecCost WithServers(const CodecCost& of_transfer, std::uint32_t nodes_count,
+                      std::uint32_t servers_count);
+
+// How many nodes own pieces of an encoded transfer without servers: among two that exchange, pieces
+// have no owner and are cut as if for one.
 constexpr std::uint32_t EncodedOwners(std::uint32_t nodes_count) {
   return nodes_count == 2 ? 1 : nodes_count;
 }
 
-// In how many pieces the exchange moves an encoded transfer of two and more nodes; not whole.
-double PiecesCount(double encoded_bytes, double plain_bytes, std::uint32_t nodes_count);
+// In how many pieces the exchange moves an encoded transfer of gradients; not whole.
+double PiecesCount(double encoded_bytes, double plain_bytes, std::uint32_t nodes_count,
+                   std::uint32_t servers_count);
 
 }  // namespace headrace::transport

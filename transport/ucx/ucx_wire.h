@@ -76,7 +76,7 @@ class UcxWire final : public Wire {
     std::uint64_t wire_id = 0;  // of the sender
     MessageHeader header{};
   };
-  static_assert(sizeof(Envelope) == 104);
+  static_assert(sizeof(Envelope) == 112);
 
   struct Link {
     std::uint32_t peer = 0;

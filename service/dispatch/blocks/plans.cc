@@ -56,6 +56,26 @@ std::optional<Failure> Plans::SetLayout(Job& job, Session& session,
   return {};
 }
 
+// What servers are told of a transfer's gradients has room for so many.
+std::size_t Plans::RunsMaxOf(const Job& job) {
+  const bool served = job.nodes() != nullptr && job.nodes()->servers_count > 0;
+  return served ? transport::kServedRunsMax : transport::kRunsMax;
+}
+
+// Servers keep what they leave out for as long as their links of an epoch.
+void Plans::AnnounceServersResiduals(Job& job, const plan::Plan& plan) {
+  const bool served = job.nodes() != nullptr && job.nodes()->servers_count > 0;
+  if (!served || job.restarts() == 0 || job.residuals.servers_announced) return;
+  const auto by_servers = [](const plan::CodecRun& run) {
+    return HasBlocks(run.codec) && run.codec.kind != Codec::kRandomK;
+  };
+  if (std::ranges::none_of(plan.codecs, by_servers)) return;
+  job.residuals.servers_announced = true;
+  events_.Announce(job, Code::kOk,
+                   "what its servers had left out of its sums before it came back is lost: at most "
+                   "what one encoding of each sum left out; ranks keep theirs");
+}
+
 // Memory of the job's own is not touched before it is used.
 std::optional<Failure> Plans::MakeResiduals(Job& job, const plan::Plan& plan) {
   if (job.residuals.memory != nullptr) return {};
@@ -120,10 +140,10 @@ void Plans::Offer(Job& job, const PlanOffer& message, TimeNs now) {
     const bool several = job.nodes() != nullptr;
     job.measured.samples.resize(several ? 1 + job.nodes()->costs.size() : 1);
   }
-  const std::uint64_t begun =
-      job.gradients->Offer(std::make_shared<const WirePlan>(
-                               MakeWirePlan(message.plan, message.hash, job.gradients->layout())),
-                           kSwitchSlack);
+  const std::uint64_t begun = job.gradients->Offer(
+      std::make_shared<const WirePlan>(
+          MakeWirePlan(message.plan, message.hash, job.gradients->layout(), RunsMaxOf(job))),
+      kSwitchSlack);
   // One answer an offer: peers, which has no time to take them, offers nothing either.
   peers_.Send(PlanAck{job.id(), message.plan->version, begun});
   rows_.ShowPlan(job);
@@ -142,6 +162,7 @@ std::optional<Failure> Plans::AcceptSwitch(Job& job, const PlanSwitch& message, 
   }
   const plan::Plan& plan = *job.gradients->offered()->plan;
   if (auto failure = MakeResiduals(job, plan)) return failure;
+  AnnounceServersResiduals(job, plan);
   if (auto failure = MakeFactors(job, plan)) return failure;
   Advance(job, now);
   rows_.ShowPlan(job);

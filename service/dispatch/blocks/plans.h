@@ -66,6 +66,8 @@ class Plans {
   void OnSwitched(Job& job);
   // The number of iterations that are reported to the leader now that this one has ended; 0: none.
   static std::uint64_t ReportDue(Job& job, std::uint64_t iteration);
+  static std::size_t RunsMaxOf(const Job& job);
+  void AnnounceServersResiduals(Job& job, const plan::Plan& plan);
   // Finds memory for residuals. If a rank has kept residuals, with the first plan, since its sums
   // get them back; otherwise with the first plan that encodes.
   std::optional<Failure> MakeResiduals(Job& job, const plan::Plan& plan);

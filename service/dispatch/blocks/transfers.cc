@@ -6,6 +6,7 @@
 #include "ipc/base/halves.h"
 #include "service/dispatch/blocks/cut.h"
 #include "transport/codec/seed.h"
+#include "transport/runs.h"
 
 namespace headrace::service {
 namespace {
@@ -212,6 +213,16 @@ void AddResidual(Job& job, const Operation& operation, const Block& block, const
   transfer.residual_skip = part.range.begin;
 }
 
+// Where the part's first element lies among a plan's gradients, for servers.
+std::uint64_t PlaceOf(const Job& job, const Operation& operation, const BlockPart& part) {
+  const bool has_place = operation.planned() && job.nodes()->servers_count > 0 &&
+                         operation.spec.dtype == DType::kFloat32 && part.range.count > 0;
+  if (!has_place) return 0;
+  const transport::RunWalk walk(DType::kFloat32, part.range.count, operation.wire().runs,
+                                part.range.begin);
+  return walk.stretch().offset / sizeof(float) + 1;
+}
+
 void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
                       const BlockPart& part, transport::Transfer& transfer) {
   transfer.group = job.id().value;
@@ -246,6 +257,7 @@ void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
       transfer.factors = job.factors.Find(matrix.tensors.front(), transfer.codec);
     }
     transfer.seed = SeedOf(job, operation, block, part);
+    transfer.place = PlaceOf(job, operation, part);
     return AddResidual(job, operation, block, part, transfer);
   }
   transfer.root = NodeOf(*job.nodes(), block.root);

@@ -26,7 +26,7 @@ void CodecSamples::Add(const Codec& codec, double bytes, const transport::CodecU
 }
 
 std::vector<CodecCost> CodecSamples::Costs(std::span<const CodecCost> measured,
-                                           std::uint32_t nodes_count,
+                                           std::uint32_t nodes_count, std::uint32_t servers_count,
                                            std::uint64_t iteration) const {
   std::vector<CodecCost> costs;
   for (const Sums& sums : sums_) {
@@ -41,7 +41,7 @@ std::vector<CodecCost> CodecSamples::Costs(std::span<const CodecCost> measured,
   for (const CodecCost& each : measured) {
     if (costs.size() == kCodecCostsMax) break;
     if (std::ranges::find(costs, each.codec, &CodecCost::codec) != costs.end()) continue;
-    costs.push_back(transport::OfTransfer(each, nodes_count));
+    costs.push_back(transport::OfTransfer(each, nodes_count, servers_count));
   }
   return costs;
 }

@@ -31,7 +31,7 @@ class CodecSamples {
 
   // For each codec that was seen or measured, at most kCodecCostsMax, as of that iteration.
   std::vector<CodecCost> Costs(std::span<const CodecCost> measured, std::uint32_t nodes_count,
-                               std::uint64_t iteration) const;
+                               std::uint32_t servers_count, std::uint64_t iteration) const;
 
  private:
   struct Sums {

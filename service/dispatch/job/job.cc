@@ -171,7 +171,7 @@ std::int8_t Job::DeviceOf(const Operation& operation, std::uint32_t rank) {
 }
 
 Codec Job::CodecOf(const Operation& operation) const {
-  if (nodes() == nullptr || nodes()->servers_count > 0) return Codec::kNone;
+  if (nodes() == nullptr) return Codec::kNone;
   const OperationSpec& spec = operation.spec;
   // What NCCL lanes carry crosses as it is.
   const bool through_host = !spec.OnGpu() || nodes()->nccl_lanes == 0;

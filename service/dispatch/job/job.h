@@ -123,6 +123,7 @@ struct Residuals {
   Mapping own;
   std::optional<SessionId> booked_on;
   LeftOut left_out;
+  bool servers_announced = false;  // that servers begin with none
 };
 
 struct OpenCounts {

@@ -11,6 +11,13 @@
 #include "transport/probe/probe.h"
 
 namespace headrace::service {
+namespace {
+
+std::uint32_t DataNodesOf(const Job& job) {
+  return static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
+}
+
+}  // namespace
 
 Lanes::Lanes(std::vector<LanePort> ports, BoardWriter& board)
     : first_rail_(ports.size()), board_(board) {
@@ -60,9 +67,8 @@ std::uint8_t Lanes::OnGpus() const {
 std::uint64_t Lanes::BytesBetweenNodes(const Job& job, const schedule::QueuedStage& stage) {
   if (stage.traffic_class == schedule::TrafficClass::kReceived) return 0;
   if (stage.traffic_class == schedule::TrafficClass::kPaired) return stage.bytes;
-  const auto members = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
-  return static_cast<std::uint64_t>(
-      transport::BytesSent(members, job.nodes()->servers_count, static_cast<double>(stage.bytes)));
+  return static_cast<std::uint64_t>(transport::BytesSent(
+      DataNodesOf(job), job.nodes()->servers_count, static_cast<double>(stage.bytes)));
 }
 
 void Lanes::OnStarted(const Job& job, const schedule::QueuedStage& stage, TimeNs now) {
@@ -93,8 +99,7 @@ void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, co
     auto bytes = static_cast<double>(part.queued.bytes);
     const bool between_nodes = IsBetweenNodes(part.queued.lane);
     if (between_nodes) {
-      const auto members = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
-      bytes = transport::BytesSent(members, job.nodes()->servers_count, bytes);
+      bytes = transport::BytesSent(DataNodesOf(job), job.nodes()->servers_count, bytes);
     }
     // A half takes half of the time of all, and lines are of that.
     const bool half = IsHalf(operation.spec.half) && (between_nodes || job.nodes() == nullptr);
@@ -136,9 +141,8 @@ void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& par
     return samples.Add(plan, bytes * share / kFactors,
                        std::max(0.0, seconds - coding_s) / kFactors);
   }
-  const double pieces =
-      transport::PiecesCount(block_bytes * share, block_bytes,
-                             static_cast<std::uint32_t>(job.nodes()->data_nodes_count()));
+  const double pieces = transport::PiecesCount(block_bytes * share, block_bytes, DataNodesOf(job),
+                                               job.nodes()->servers_count);
   const double wire_s = seconds - coding_s / pieces;
   constexpr double kProcessorBound = 0.8;
   if (coding_s < kProcessorBound * wire_s) return samples.Add(plan, bytes * share, wire_s);
@@ -146,10 +150,10 @@ void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& par
 }
 
 std::vector<CodecCost> Lanes::CodecCostsOf(const Job& job) const {
-  if (job.nodes() == nullptr || job.nodes()->servers_count > 0) return {};
+  if (job.nodes() == nullptr) return {};
   const std::uint64_t iteration = job.gradients ? job.gradients->head_iteration() : 0;
-  return job.measured.codec_samples.Costs(
-      codec_costs_, static_cast<std::uint32_t>(job.nodes()->data_nodes_count()), iteration);
+  return job.measured.codec_samples.Costs(codec_costs_, DataNodesOf(job),
+                                          job.nodes()->servers_count, iteration);
 }
 
 void Lanes::Learn(LaneState& lane, double bytes, double times,

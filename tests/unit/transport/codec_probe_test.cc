@@ -31,19 +31,38 @@ TEST(MeasureCodecs, HasACostOfEveryCodec) {
 TEST(OfTransfer, DecodesWhatOthersSendOfAShareAndTheSumOfAll) {
   const CodecCost measured{
       .codec = Codec::kInt8, .share = 0.25, .encode_s_per_byte = 2e-10, .decode_s_per_byte = 1e-10};
-  const CodecCost of_four = OfTransfer(measured, 4);
+  const CodecCost of_four = OfTransfer(measured, 4, 0);
   EXPECT_EQ(of_four.encode_s_per_byte, 2e-10);
   EXPECT_DOUBLE_EQ(of_four.decode_s_per_byte, 1e-10 * (3.0 / 4 + 1));
-  const CodecCost of_two = OfTransfer(measured, 2);
+  const CodecCost of_two = OfTransfer(measured, 2, 0);
   EXPECT_DOUBLE_EQ(of_two.decode_s_per_byte, 1e-10 * 2);
   // Goes by shares, as it would without a codec.
   CodecCost lossless = measured;
   lossless.codec = Codec::kLossless;
-  EXPECT_DOUBLE_EQ(OfTransfer(lossless, 2).decode_s_per_byte, 1e-10 * 1.5);
+  EXPECT_DOUBLE_EQ(OfTransfer(lossless, 2, 0).decode_s_per_byte, 1e-10 * 1.5);
   // The product is made once, whoever has summed the factors.
   CodecCost factored = measured;
   factored.codec = Codec::kPowerSgd;
-  EXPECT_EQ(OfTransfer(factored, 4), factored);
+  EXPECT_EQ(OfTransfer(factored, 4, 0), factored);
+}
+
+// A server decodes what all nodes sent, and encodes the sum: of its share of the bytes.
+TEST(OfTransfer, IsTheSlowerOfNodesAndServers) {
+  const CodecCost measured{
+      .codec = Codec::kInt8, .share = 0.25, .encode_s_per_byte = 2e-10, .decode_s_per_byte = 1e-10};
+  const CodecCost of_node = OfTransfer(measured, 4, 1);
+  EXPECT_EQ(of_node, measured);
+  const CodecCost with_one = WithServers(of_node, 4, 1);
+  EXPECT_EQ(with_one.encode_s_per_byte, 2e-10);
+  EXPECT_DOUBLE_EQ(with_one.decode_s_per_byte, 4e-10);
+  EXPECT_EQ(WithServers(of_node, 4, 2), measured);
+  EXPECT_EQ(WithServers(of_node, 4, 0), measured);
+  // Neither decodes anything.
+  for (const Codec codec : {Codec(Codec::kPowerSgd), Codec(Codec::kRandomK)}) {
+    CodecCost other = measured;
+    other.codec = codec;
+    EXPECT_EQ(WithServers(other, 4, 1), other);
+  }
 }
 
 TEST(PiecesCount, IsAboutThatOfThePartition) {
@@ -51,13 +70,18 @@ TEST(PiecesCount, IsAboutThatOfThePartition) {
     for (const std::uint64_t count : {10'000ULL, 100'000ULL, 1'000'000ULL, 10'000'000ULL}) {
       CollectiveSpec spec{.kind = Collective::kAllReduce, .dtype = DType::kFloat32, .count = count};
       spec.codec = codec;
+      spec.place = 1;
       const double plain = static_cast<double>(count * sizeof(float));
       for (const std::uint32_t nodes : {2U, 4U}) {
-        const Pattern pattern = nodes == 2 ? Pattern::kExchange : Pattern::kScatter;
-        const Partition partition(spec, pattern, 0, nodes, 0, ExchangeOptions().piece_size);
-        const double pieces = PiecesCount(plain * EncodedShare(codec), plain, nodes);
-        EXPECT_NEAR(pieces, partition.pieces_count(), 0.15 * partition.pieces_count() + 1)
-            << count << " as " << Name(codec) << " among " << nodes;
+        for (const std::uint32_t servers : {0U, 1U, 3U}) {
+          const Pattern pattern = servers > 0  ? Pattern::kServed
+                                  : nodes == 2 ? Pattern::kExchange
+                                               : Pattern::kScatter;
+          const Partition partition(spec, pattern, 0, nodes, servers, ExchangeOptions().piece_size);
+          const double pieces = PiecesCount(plain * EncodedShare(codec), plain, nodes, servers);
+          EXPECT_NEAR(pieces, partition.pieces_count(), 0.15 * partition.pieces_count() + 1)
+              << count << " as " << Name(codec) << " among " << nodes << " over " << servers;
+        }
       }
     }
   }

@@ -26,6 +26,7 @@ struct FactorCase {
   Algorithm algorithm = Algorithm::kAuto;
   Reduction reduction = Reduction::kSum;
   bool in_a_run = false;  // the matrix lies behind something else
+  std::uint32_t servers = 0;
 
   std::uint64_t count() const { return rows * columns; }
   Codec codec() const { return {Codec::kPowerSgd, rank}; }
@@ -33,7 +34,7 @@ struct FactorCase {
   std::string Text() const {
     return std::to_string(rows) + " x " + std::to_string(columns) + " rank " +
            std::to_string(rank) + " nodes " + std::to_string(nodes) + " algorithm " +
-           std::to_string(static_cast<int>(algorithm));
+           std::to_string(static_cast<int>(algorithm)) + " servers " + std::to_string(servers);
   }
 };
 
@@ -54,6 +55,7 @@ class FactorJob {
   FactorJob(const FactorCase& test, std::uint64_t network_seed)
       : test_(test),
         fleet_({.data_count = test.nodes,
+                .servers_count = test.servers,
                 .algorithm = test.algorithm,
                 .network = {.seed = network_seed,
                             .jitter_ns = 100 * kMicrosecond,
@@ -158,6 +160,13 @@ std::vector<FactorCase> FactorCases() {
       cases.push_back({77, 131, 1, nodes, algorithm, Reduction::kAverage, true});
       cases.push_back({300, 301, 7, nodes, algorithm, Reduction::kSum, true});
       cases.push_back({9, 3001, 2, nodes, algorithm, Reduction::kAverage, false});
+    }
+  }
+  for (const std::uint32_t nodes : {2U, 3U}) {
+    for (const std::uint32_t servers : {1U, 2U}) {
+      cases.push_back({100, 60, 4, nodes, Algorithm::kAuto, Reduction::kSum, false, servers});
+      cases.push_back({77, 131, 1, nodes, Algorithm::kAuto, Reduction::kAverage, true, servers});
+      cases.push_back({300, 200, 9, nodes, Algorithm::kAuto, Reduction::kSum, false, servers});
     }
   }
   // Many pieces of either factor.
@@ -431,7 +440,7 @@ TEST(ExchangeFactors, AHeaderOfNoMatrixIsDropped) {
 
 TEST(ExchangeFactors, IsExactWhereNothingIsEncoded) {
   for (const FleetOptions& options :
-       {FleetOptions{.data_count = 1}, FleetOptions{.data_count = 2, .servers_count = 1}}) {
+       {FleetOptions{.data_count = 1}, FleetOptions{.data_count = 1, .servers_count = 1}}) {
     Fleet fleet(options);
     std::vector<Floats> values(2, Floats(6000, 0.1F));
     for (std::uint32_t node = 0; node < options.data_count; ++node) {

@@ -14,7 +14,9 @@ Fleet::Fleet(const FleetOptions& options)
       completions_(nodes_count()) {
   for (std::uint32_t node = 0; node < nodes_count(); ++node) {
     wires_.push_back(MakeWire(node));
-    nodes_.push_back(std::make_unique<Exchange>(*wires_.back(), options.exchange));
+    residuals_.push_back(std::make_shared<ServedResiduals>(options.residuals_max));
+    nodes_.push_back(
+        std::make_unique<Exchange>(*wires_.back(), options.exchange, residuals_.back()));
   }
   if (options.opens_group) OpenGroup(1);
 }

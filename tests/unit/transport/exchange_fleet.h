@@ -28,9 +28,10 @@ struct FleetOptions {
   Algorithm algorithm = Algorithm::kAuto;
   ExchangeOptions exchange{.piece_size = 4096, .staging_size = std::size_t{32} << 20};
   SimulatedNetworkOptions network{};
-  bool opens_group = true;        // group 1
-  std::uint32_t rails_count = 1;  // of each node; several: a RailWire over as many wires
-  std::uint32_t epoch = 3;        // of the groups
+  bool opens_group = true;          // group 1
+  std::uint32_t rails_count = 1;    // of each node; several: a RailWire over as many wires
+  std::uint32_t epoch = 3;          // of the groups
+  std::uint64_t residuals_max = 0;  // bytes that a server keeps; 0: no limit
 };
 
 inline std::uint64_t KeyOf(std::uint32_t group) { return 0xABCD'0000'0000ULL + group; }
@@ -49,6 +50,8 @@ class Fleet {
     return rail == 0 ? NameOf(node) : NameOf(node) + std::to_string(rail);
   }
   Exchange& node(std::uint32_t index) { return *nodes_[index]; }
+  // What the node, as a server, has left out of sums.
+  ServedResiduals& residuals(std::uint32_t node) { return *residuals_[node]; }
   // The wire of a node that has several rails.
   RailWire& rails(std::uint32_t node) { return *rails_[node]; }
   void CutRail(std::uint32_t one, std::uint32_t other, std::size_t rail, Silence silence) {
@@ -90,6 +93,7 @@ class Fleet {
   std::unique_ptr<SimulatedNetwork> network_;
   std::vector<std::unique_ptr<RailWire>> rails_;  // by node, where there are several
   std::vector<Wire*> wires_;
+  std::vector<std::shared_ptr<ServedResiduals>> residuals_;  // by node; also the exchange's
   std::vector<std::unique_ptr<Exchange>> nodes_;
   std::vector<bool> forgotten_;
   std::vector<std::vector<Completion>> completions_;

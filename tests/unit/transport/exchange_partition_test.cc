@@ -35,6 +35,39 @@ TEST(Partition, CoversEveryElementOnceInAlignedPieces) {
   }
 }
 
+// However transfers are cut, and in whatever codec they cross.
+TEST(Partition, GivesAPlaceToTheSameServerInEveryTransfer) {
+  constexpr std::uint64_t kPlaces = 100'000;
+  for (const std::size_t piece_size : {std::size_t{4096}, std::size_t{96} << 10}) {
+    std::vector<std::uint32_t> owners(kPlaces, UINT32_MAX);
+    std::vector<std::uint64_t> owned(5);
+    for (const Codec codec : {Codec(Codec::kNone), Codec(Codec::kInt8), Codec(Codec::kTopK)}) {
+      for (const std::uint64_t first : {0U, 1U, 255U, 16384U, 50001U}) {
+        CollectiveSpec spec = FloatsOf(kPlaces - first);
+        spec.codec = codec;
+        spec.place = first + 1;
+        const Partition partition(spec, Pattern::kServed, first * 77, 2, 3, piece_size);
+        std::uint64_t end = 0;
+        for (std::uint32_t piece = 0; piece < partition.pieces_count(); ++piece) {
+          const Partition::Range range = partition.PieceRange(piece);
+          ASSERT_EQ(range.begin, end);
+          ASSERT_LE(range.count * sizeof(float), piece_size);
+          end += range.count;
+          const std::uint32_t owner = partition.Owner(piece);
+          owned.at(owner) += range.count;
+          for (std::uint64_t i = range.begin; i < end; ++i) {
+            std::uint32_t& known = owners[first + i];
+            if (known == UINT32_MAX) known = owner;
+            ASSERT_EQ(known, owner) << "place " << first + i;
+          }
+        }
+        ASSERT_EQ(end, spec.count);
+      }
+    }
+    for (const std::uint32_t server : {2U, 3U, 4U}) EXPECT_GT(owned[server], 0U);
+  }
+}
+
 TEST(Partition, GivesOwnersEqualSharesAndSeveralPiecesOfALargeTransfer) {
   Partition partition(FloatsOf(5 << 20), Pattern::kScatter, 0, 5, 0, kPieceSize);
   std::vector<std::uint32_t> owned(5);

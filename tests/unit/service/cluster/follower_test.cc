@@ -394,6 +394,28 @@ TEST_F(FollowerTest, AServerSumsForABoundedNumberOfJobs) {
   EXPECT_EQ(follower_.jobs_count(), service::kJobsServedMax);
 }
 
+TEST_F(FollowerTest, AServerTellsTheLeaderWhyItsGroupFailed) {
+  BeginAnew({.node_name = "s", .lanes = {1}, .server = true});
+  service::OpenJob open{.job = 0x80000000U, .self = 1, .agreement = AgreementOfOne()};
+  open.agreement.servers_count = 1;
+  open.agreement.nodes.push_back({.name = "s", .ranks = {}, .addresses = {"S0"}});
+  Handle(open);
+  const auto actions = follower_.DrainActions();
+  ASSERT_EQ(Kinds(actions), (std::vector<std::string>{"open"}));
+  const auto& to_lane = std::get<service::ToLane>(actions[0]);
+  const std::uint32_t group = std::get<service::OpenGroup>(to_lane.message).options.group;
+  follower_.Handle(service::GroupFailed{group + 1, Code::kMismatch, "of another job"});
+  EXPECT_TRUE(follower_.DrainActions().empty());
+  follower_.Handle(service::GroupFailed{group, Code::kMismatch, "node a sends nonsense"});
+  const auto told = follower_.DrainActions();
+  ASSERT_EQ(told.size(), 1U);
+  const auto& message = std::get<service::ToLeader>(told[0]).message;
+  const auto& failed = std::get<service::ReportJobFailed>(message);
+  EXPECT_EQ(failed.job, 0x80000000U);
+  EXPECT_EQ(failed.code, Code::kMismatch);
+  EXPECT_EQ(failed.cause, "node a sends nonsense");
+}
+
 TEST_F(FollowerTest, TellsALeaderThatIsUpAlreadyAfterWhichEpochARankComes) {
   follower_.OnRankAttached(Meeting::Rank(8, 0, 1, "beside"));
   follower_.OnLeaderUp(kMeetingPlace);

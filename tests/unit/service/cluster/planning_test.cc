@@ -304,18 +304,14 @@ TEST_F(PlanningTest, CompressesOnlyAfterSoManyIterations) {
   EXPECT_EQ(Step<PlanOffer>().plan->codecs, kAsRanksSay);
 }
 
-TEST_F(PlanningTest, SaysWhyServersAndOneNodeCompressNothing) {
-  for (const bool servers : {false, true}) {
+// Also where servers sum.
+TEST_F(PlanningTest, SaysWhyOneNodeCompressesNothing) {
+  for (const std::uint32_t servers : {0U, 1U}) {
     service::JobShape shape = TwoNodes();
-    if (servers) {
-      shape.servers_count = 1;
-    } else {
-      shape.nodes.pop_back();
-    }
+    shape.servers_count = servers;
+    shape.nodes.pop_back();
     Planning planning({.job = "train", .policy = Policy::kExact, .token = 77, .shape = shape});
-    for (std::size_t node = 0; node < shape.nodes.size(); ++node) {
-      planning.OnLayout(node, CompressedLayout(0), {});
-    }
+    planning.OnLayout(0, CompressedLayout(0), {});
     const auto begun = planning.DrainSteps();
     ASSERT_EQ(begun.size(), 1U);
     planning.OnPlanMade(Made(std::get<MakePlan>(begun[0])));
@@ -325,8 +321,21 @@ TEST_F(PlanningTest, SaysWhyServersAndOneNodeCompressNothing) {
     planning.SetCodec(Codec::kInt8);
     const auto noted = planning.DrainSteps();
     ASSERT_EQ(noted.size(), 1U);
-    EXPECT_TEXT(std::get<PlanNote>(noted[0]).text, servers ? "servers" : "one node");
+    EXPECT_TEXT(std::get<PlanNote>(noted[0]).text, "one node");
   }
+}
+
+TEST_F(PlanningTest, EncodesWhatServersSum) {
+  service::JobShape shape = TwoNodes();
+  shape.servers_count = 1;
+  Planning planning({.job = "train", .policy = Policy::kExact, .token = 77, .shape = shape});
+  for (const std::size_t node : {0U, 1U}) planning.OnLayout(node, CompressedLayout(0), {});
+  const auto begun = planning.DrainSteps();
+  ASSERT_EQ(begun.size(), 1U);
+  planning.OnPlanMade(Made(std::get<MakePlan>(begun[0])));
+  const auto offered = planning.DrainSteps();
+  ASSERT_EQ(offered.size(), 1U);
+  EXPECT_EQ(std::get<PlanOffer>(offered[0]).plan->codecs, kAsRanksSay);
 }
 
 TEST_F(PlanningTest, ThePolicyInForceIsNoNews) {

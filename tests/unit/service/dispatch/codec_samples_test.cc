@@ -27,7 +27,7 @@ transport::CodecUse UseOf(double s_per_byte) {
 }
 
 CodecCost CostAt(const CodecSamples& samples, std::uint64_t iteration) {
-  const std::vector<CodecCost> costs = samples.Costs({&kMeasured, 1}, 2, iteration);
+  const std::vector<CodecCost> costs = samples.Costs({&kMeasured, 1}, 2, 0, iteration);
   EXPECT_EQ(costs.size(), 1U);
   return costs.empty() ? CodecCost() : costs.front();
 }

@@ -38,6 +38,53 @@ TEST(Compressed, LargeBlocksAreEncodedSmallOnesAndOtherTensorsAreExact) {
   }
 }
 
+// Each sum of theirs is encoded once more, and what is left out of that is kept there. Rails take
+// other shares of a block, as their costs change, and have it in common.
+TEST(Compressed, NothingIsLostOverServers) {
+  constexpr int kIterations = 12;
+  for (const std::uint32_t rails : {1U, 2U}) {
+    for (const Codec codec : {Codec(Codec::kInt4), Codec(Codec::kTopK), Codec(Codec::kRandomK)}) {
+      CompressedFleet fleet(codec, rails, 0, 0, 0, 2);
+      std::vector<double> applied(kElementsInAll);
+      double worst = 0;
+      for (int iteration = 0; iteration < kIterations; ++iteration) {
+        const std::vector<float> sums = fleet.Iterate();
+        for (std::size_t i = 0; i < kElementsInAll; ++i) {
+          applied[i] += double{sums[i]};
+          worst = std::max(worst, std::abs(double{sums[i]} - double{fleet.Sum(i)}));
+        }
+      }
+      EXPECT_GT(worst, 1e-3) << "something was left out";
+      fleet.AdoptPlan(Codec::kNone, 2, kIterations + 1);
+      const std::vector<float> last = fleet.Iterate();
+      const std::vector<float> exact = fleet.Iterate();
+      for (std::size_t i = 0; i < kElementsInAll; ++i) {
+        ASSERT_NEAR(applied[i] + double{last[i]}, (kIterations + 1) * double{fleet.Sum(i)}, 1e-3)
+            << Name(codec) << " over " << rails << " rails, element " << i;
+        ASSERT_NEAR(exact[i], fleet.Sum(i), 1e-5) << i;
+      }
+    }
+  }
+}
+
+TEST(Compressed, SaysOnceThatServersBeginWithoutResidualsAfterALoss) {
+  const auto says = [](CompressedFleet& fleet) {
+    fleet.Iterate();
+    fleet.AdoptPlan(Codec::kTopK, 2, 2);
+    fleet.Iterate();
+    return std::ranges::count_if(fleet.cluster.node(0).watch_tap().events,
+                                 [](const std::string& text) {
+                                   return text.find("servers had left out") != std::string::npos;
+                                 });
+  };
+  CompressedFleet anew(Codec::kInt8, 1, 0, 0, 0, 1);
+  EXPECT_EQ(says(anew), 0);
+  CompressedFleet goes_on(Codec::kInt8, 1, 0, 0, 0, 1, 3);
+  EXPECT_EQ(says(goes_on), 1);
+  CompressedFleet without(Codec::kInt8, 1, 0, 0, 0, 0, 3);
+  EXPECT_EQ(says(without), 0);
+}
+
 TEST(Compressed, ResidualsThatTheServiceKeepsAreBookedOnTheFirstRankOnce) {
   CompressedFleet fleet(Codec::kInt8);
   fleet.Iterate();

@@ -129,6 +129,30 @@ TEST(Groups, MeasureTheSameLineOnEveryNode) {
       << "dispatch does not hear of measurements";
 }
 
+// Others see only that their links are gone.
+TEST(Groups, ReportTheFailureOfAGroupThatThisNodeServesToPeers) {
+  for (const bool is_server : {true, false}) {
+    Pair pair;
+    pair.Open(5, is_server ? 1 : 0);
+    pair.Advance(kMillisecond);
+    transport::MessageHeader header{.key = 77 + 5,
+                                    .position = 1,
+                                    .count = 10,
+                                    .kind = static_cast<std::uint8_t>(Collective::kAllReduce),
+                                    .dtype = static_cast<std::uint8_t>(DType::kFloat32),
+                                    .reduction = static_cast<std::uint8_t>(Reduction::kSum)};
+    // Of another size than the header says.
+    pair.network.Inject("b", header, std::vector<std::byte>(36));
+    pair.Advance(kMillisecond);
+    const auto failed = pair.nodes[1]->peers.Of<GroupFailed>();
+    ASSERT_EQ(failed.size(), is_server ? 1U : 0U);
+    if (!is_server) continue;
+    EXPECT_EQ(failed[0]->group, 5U);
+    EXPECT_EQ(failed[0]->code, Code::kMismatch);
+    EXPECT_NE(failed[0]->cause.find("node a"), std::string::npos) << failed[0]->cause;
+  }
+}
+
 TEST(Groups, AnswerAtOnceForAServerWhichMeasuresNothing) {
   Pair pair;
   pair.Open(5, 1);
