@@ -112,6 +112,8 @@ uint32_t hr_session_members(const hr_session* session, uint32_t* members, uint32
   return static_cast<std::uint32_t>(all.size());
 }
 
+uint32_t hr_session_role(const hr_session* session) { return session->session->came_as(); }
+
 int hr_session_members_wait(const hr_session* session) {
   return session->session->members_wait() ? 1 : 0;
 }

@@ -25,9 +25,8 @@ constexpr std::uint32_t kDefaultReconnectS = 30;
 // In which a supervisor starts a service again, whose ranks then are not lost.
 constexpr std::uint32_t kDefaultShrinkGraceMs = 5'000;
 
-// HR_ROLE_..., and one that depends on what started the process.
+// As HR_ROLE_... number them.
 constexpr std::array<std::string_view, 4> kRoleNames = {"rank", "join", "spare", "rejoin"};
-constexpr std::uint32_t kRejoin = 3;
 
 // Collects what is wrong with the environment, to say all of it at once.
 class Reader {
@@ -134,10 +133,13 @@ void FillNodes(Reader& reader, hr_options& options) {
 
 // A rank's process that torchrun starts again by itself joins the job, which has gone on without
 // it.
-std::uint32_t RoleOf(Reader& reader) {
-  const std::uint32_t role = reader.OneOf("HEADRACE_ROLE", kRoleNames);
-  if (role != kRejoin) return role;
+std::uint32_t RoleNow(Reader& reader, std::uint32_t role) {
+  if (role != HR_ROLE_REJOIN) return role;
   return reader.Number("TORCHELASTIC_RESTART_COUNT", 0) == 0 ? HR_ROLE_RANK : HR_ROLE_JOIN;
+}
+
+std::uint32_t RoleOf(Reader& reader) {
+  return RoleNow(reader, reader.OneOf("HEADRACE_ROLE", kRoleNames));
 }
 
 void FillReconnect(Reader& reader, hr_options& options) {
@@ -282,13 +284,18 @@ Status FillSizedOptions(const Environment& environment, std::size_t size, hr_opt
 }
 
 Result<hr_options> WholeOptions(const Environment& environment, const hr_options& given) {
-  if (given.size == sizeof given) return given;
   if (!IsKnown(given.size)) return UnknownSize(given.size);
+  Reader reader(environment);
+  if (given.size == sizeof given) {
+    hr_options same = given;
+    same.role = RoleNow(reader, given.role);
+    if (Status status = reader.status(); !status) return status.error();
+    return same;
+  }
   hr_options whole;
   std::memset(&whole, 0, sizeof whole);
   std::memcpy(&whole, &given, given.size);
   whole.size = sizeof whole;
-  Reader reader(environment);
   if (given.size == kFirstOptionsSize) FillNodes(reader, whole);
   if (given.size < kFourthOptionsSize) {
     const std::uint32_t reconnect_s = whole.reconnect_s;
@@ -298,6 +305,7 @@ Result<hr_options> WholeOptions(const Environment& environment, const hr_options
   if (given.size == kFourthOptionsSize) whole.role = RoleOf(reader);
   if (given.size < kFifthOptionsSize) FillSendsClass(reader, whole);
   FillSlow(reader, whole);
+  whole.role = RoleNow(reader, whole.role);
   if (Status status = reader.status(); !status) return status.error();
   return whole;
 }
@@ -329,8 +337,8 @@ Status CheckOptions(const hr_options& options) {
   if (Status status = CheckJob(options.job); !status) return status;
   if (options.role > HR_ROLE_SPARE) {
     return Error(Code::kInvalidArgument,
-                 fmt::format("role {}: {} (rank) to {} (spare) are known", options.role,
-                             static_cast<int>(HR_ROLE_RANK), static_cast<int>(HR_ROLE_SPARE)));
+                 fmt::format("role {}: {} (rank) to {} (rejoin) are known", options.role,
+                             static_cast<int>(HR_ROLE_RANK), static_cast<int>(HR_ROLE_REJOIN)));
   }
   if (options.call_timeout_ms == 0) {
     return Error(Code::kInvalidArgument, "call_timeout_ms is 0: no answer can come in that time");

@@ -98,6 +98,8 @@ class Session final : public LossListener {
   // Others wait to.
   // Where the job's nodes meet, as this rank has attached last.
   const std::string& rendezvous() const { return request_.rendezvous; }
+  // An hr_role.
+  std::uint32_t came_as() const { return came_as_; }
   bool members_wait() const { return members_wait_.load(std::memory_order_relaxed); }
 
   Result<hr_segment*> CreateSegment(std::size_t size);
@@ -190,6 +192,7 @@ class Session final : public LossListener {
   std::atomic<std::uint32_t> rank_;
   std::atomic<std::uint32_t> world_size_;
   Membership membership_;  // the last in which this rank has met all others; Reconnect's only
+  const std::uint8_t came_as_;
   std::uint8_t role_ = HR_ROLE_RANK;                 // another one until it is a member; likewise
   std::atomic<std::uint64_t> all_reduce_codec_ = 0;  // headrace::SteeringValue
   std::atomic<bool> members_wait_ = false;

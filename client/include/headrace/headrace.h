@@ -191,9 +191,12 @@ typedef struct hr_options {
 
 /* The part that a process has in its job. */
 typedef enum hr_role {
-  HR_ROLE_RANK = 0, /* one of the ranks with which the job begins */
-  HR_ROLE_JOIN = 1, /* joins a running job, whose world grows by it */
-  HR_ROLE_SPARE = 2 /* joins a running job in the place of a lost rank */
+  HR_ROLE_RANK = 0,  /* one of the ranks with which the job begins */
+  HR_ROLE_JOIN = 1,  /* joins a running job, whose world grows by it */
+  HR_ROLE_SPARE = 2, /* joins a running job in the place of a lost rank */
+  /* HR_ROLE_JOIN where torchrun has started the process again (TORCHELASTIC_RESTART_COUNT is not
+   * 0), else HR_ROLE_RANK; hr_session_role tells which. */
+  HR_ROLE_REJOIN = 3
 } hr_role;
 
 /* Fills `options` with defaults and with values from the environment:
@@ -306,6 +309,8 @@ HR_API uint32_t hr_session_members(const hr_session* session, uint32_t* members,
 /* Returns 1 if this rank's service knows of processes that wait with HR_ROLE_JOIN, else 0. A
  * reconnect resets it. */
 HR_API int hr_session_members_wait(const hr_session* session);
+/* As what this process came to the job, an hr_role: HR_ROLE_RANK, HR_ROLE_JOIN or HR_ROLE_SPARE. */
+HR_API uint32_t hr_session_role(const hr_session* session);
 /* From now on the time that threads wait for operations of `session` counts as waits in the session
  * `in`, too: of a process that is in several jobs at once, ranks that are slow or stand still
  * (hr_options.slow_bound_s) are then found in the job of `in`. Call it before anything is waited

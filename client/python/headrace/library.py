@@ -135,6 +135,7 @@ _FUNCTIONS: dict[str, tuple] = {
     "hr_close": (ctypes.c_int, (_HANDLE, _ERROR)),
     "hr_session_reconnect": (ctypes.c_int, (_HANDLE, ctypes.c_int64, _ERROR)),
     "hr_session_members_wait": (ctypes.c_int, (_HANDLE,)),
+    "hr_session_role": (ctypes.c_uint32, (_HANDLE,)),
     "hr_session_count_waits": (ctypes.c_int, (_HANDLE, _HANDLE, _ERROR)),
     "hr_session_rendezvous": (ctypes.c_char_p, (_HANDLE,)),
     "hr_session_compress": (ctypes.c_int, (_HANDLE, ctypes.c_char_p, _ERROR)),

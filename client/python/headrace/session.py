@@ -29,7 +29,7 @@ ANY_SOURCE = 0xFFFFFFFF
 _open: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
-ROLES = ("rank", "join", "spare")  # as hr_role numbers them
+ROLES = ("rank", "join", "spare", "rejoin")  # as hr_role numbers them
 
 
 class Session:
@@ -52,7 +52,7 @@ class Session:
         library.check(library.load().hr_open(options, ctypes.byref(handle), error), error)
         self._handle = handle.value
         # "rank" of a job as it begins; others have come to one that runs.
-        self.role: str = ROLES[options.role]
+        self.role: str = ROLES[library.load().hr_session_role(self._handle)]
         self.rank: int = options.rank
         self.world_size: int = options.world_size
         self.job: str = options.job.decode()
@@ -537,9 +537,10 @@ def init(
     may go on when others are lost meanwhile; None: HEADRACE_SHRINK, or 0: with all of them only.
 
     ``role``: "rank"; "join": a further rank of a running job, which joins between two iterations; "spare":
-    a further rank that takes the place of a lost one. None: HEADRACE_ROLE, which may also be "rejoin", or
-    "rank". A joining rank and a spare need no rank and no world size, and wait here until the job's ranks
-    admit them: for at most ``reconnect`` seconds, a spare without limit.
+    a further rank that takes the place of a lost one; "rejoin": "join" where torchrun has started the process
+    again, else "rank" (Session.role says which). None: HEADRACE_ROLE, or "rank". A joining rank and a spare need
+    no rank and no world size, and wait here until the job's ranks admit them: for at most ``reconnect`` seconds,
+    a spare without limit.
     ``sends_class`` of rank 0: the job's sends, receives and operations that only copy go before its sums and gradients
     ("above"), or in turn with them ("same"). None: HEADRACE_SENDS_CLASS, or above.
     ``slow`` of rank 0: for how many seconds, rounded up, a rank may keep the others waiting before it is named;

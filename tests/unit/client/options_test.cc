@@ -264,6 +264,32 @@ TEST(Options, JoinOnlyWhenTorchrunHasStartedTheProcessAgain) {
               "rank, join, spare, rejoin");
 }
 
+TEST(Options, HaveARejoiningProgramJoinOnlyWhenTorchrunHasStartedItAgain) {
+  static const char* restarts = nullptr;
+  const Environment environment = [](const char* name) {
+    return std::string(name) == "TORCHELASTIC_RESTART_COUNT" ? restarts : nullptr;
+  };
+  hr_options given = Complete();
+  given.role = HR_ROLE_REJOIN;
+  for (const std::size_t size : {sizeof(hr_options), kFifthOptionsSize}) {
+    given.size = size;
+    restarts = nullptr;
+    EXPECT_EQ(WholeOptions(environment, given)->role, static_cast<unsigned>(HR_ROLE_RANK)) << size;
+    restarts = "0";
+    EXPECT_EQ(WholeOptions(environment, given)->role, static_cast<unsigned>(HR_ROLE_RANK)) << size;
+    restarts = "1";
+    EXPECT_EQ(WholeOptions(environment, given)->role, static_cast<unsigned>(HR_ROLE_JOIN)) << size;
+    restarts = "x";
+    EXPECT_TEXT(WholeOptions(environment, given).error().text(), "TORCHELASTIC_RESTART_COUNT");
+  }
+  given.size = sizeof given;
+  given.role = HR_ROLE_SPARE;
+  EXPECT_EQ(WholeOptions(environment, given)->role, static_cast<unsigned>(HR_ROLE_SPARE))
+      << "whatever torchrun says";
+  given.role = HR_ROLE_REJOIN + 1;
+  EXPECT_TEXT(CheckOptions(given).error().text(), "role 4", "3 (rejoin)");
+}
+
 TEST(Options, KeepWhatAProgramSaidThatKnowsNoReconnecting) {
   const Environment environment = [](const char* name) {
     const std::string asked = name;

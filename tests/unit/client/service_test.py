@@ -316,6 +316,18 @@ class WhenThingsGoWrong(unittest.TestCase):
             self.assertEqual(view.tolist(), [1.0] * 8)
             session.close()
 
+    def test_a_process_that_torchrun_has_started_again_joins_and_a_new_one_begins(self):
+        with Service() as service, mock.patch.dict(os.environ):
+            os.environ.pop("TORCHELASTIC_RESTART_COUNT", None)
+            with headrace.init("test", 0, 1, service.socket, role="rejoin") as session:
+                self.assertEqual((session.role, session.joins), ("rank", False))
+            os.environ["TORCHELASTIC_RESTART_COUNT"] = "1"
+            # There is no job that it could join.
+            with self.assertRaises(headrace.Timeout):
+                headrace.init("test", socket=service.socket, role="rejoin", reconnect=1)
+            with self.assertRaisesRegex(ValueError, "rank, join, spare, rejoin"):
+                headrace.init("test", 0, 1, service.socket, role="leader")
+
     def test_reconnecting_is_off_unless_somebody_says_for_how_long(self):
         with Service() as service:
             with (
