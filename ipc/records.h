@@ -96,20 +96,21 @@ static_assert(offsetof(PartRow, received_count) == 24);
 // What a record says when `flags` has kRecordIsGradient: a gradient of the session's layout is
 // ready for this iteration. It is the all_reduce of one whole tensor, and which block carries it
 // when is the plan's business. Each gradient is posted once an iteration, in any order, and again
-// only after it has ended; the service counts the iterations.
+// only after it has ended; the service counts the iterations. All posts of one iteration, of all
+// ranks, have the same number of contributors.
 struct GradientRecord {
-  std::uint8_t kind = 0;          // kAllReduce
-  std::uint8_t dtype = 0;         // the layout's
-  std::uint8_t reduction = 0;     // the layout's
-  std::uint8_t flags = 0;         // kRecordIsGradient, and kRecordAwaitsWord or not
-  std::uint32_t tensor = 0;       // of the layout
-  std::uint64_t forward_ns = 0;   // that this iteration's forward pass spent on it
-  std::uint64_t backward_ns = 0;  // CLOCK_MONOTONIC when this iteration's backward pass began
-  std::uint64_t count = 0;        // elements; the tensor's
-  std::uint32_t timeout_ms = 0;   // 0: the job's default
-  std::uint32_t reserved0 = 0;    // must be 0
-  std::uint64_t posted_ns = 0;    // CLOCK_MONOTONIC at post
-  std::uint64_t waited_ns = 0;    // that this iteration's forward pass waited for it before
+  std::uint8_t kind = 0;           // kAllReduce
+  std::uint8_t dtype = 0;          // the layout's
+  std::uint8_t reduction = 0;      // the layout's
+  std::uint8_t flags = 0;          // kRecordIsGradient, and kRecordAwaitsWord or not
+  std::uint32_t tensor = 0;        // of the layout
+  std::uint64_t forward_ns = 0;    // that this iteration's forward pass spent on it
+  std::uint64_t backward_ns = 0;   // CLOCK_MONOTONIC when this iteration's backward pass began
+  std::uint64_t count = 0;         // elements; the tensor's
+  std::uint32_t timeout_ms = 0;    // 0: the job's default
+  std::uint32_t contributors = 0;  // ranks that an average is divided by; 0: all
+  std::uint64_t posted_ns = 0;     // CLOCK_MONOTONIC at post
+  std::uint64_t waited_ns = 0;     // that this iteration's forward pass waited for it before
   std::uint64_t commit = 0;
 };
 // Times of a forward pass beyond this are said as this: 78 hours.
@@ -119,6 +120,7 @@ static_assert(std::is_trivially_copyable_v<GradientRecord>);
 static_assert(offsetof(GradientRecord, tensor) == offsetof(Record, tensor));
 static_assert(offsetof(GradientRecord, forward_ns) == 8);
 static_assert(offsetof(GradientRecord, backward_ns) == 16);
+static_assert(offsetof(GradientRecord, contributors) == 36);
 static_assert(offsetof(GradientRecord, waited_ns) == 48);
 static_assert(offsetof(GradientRecord, posted_ns) == 40 && offsetof(GradientRecord, commit) == 56);
 

@@ -81,6 +81,11 @@ hr_status hr_layout_end_forward(hr_layout* layout, hr_error* error) {
   });
 }
 
+hr_status hr_layout_set_contributors(hr_layout* layout, uint32_t count, hr_error* error) {
+  return WithLayout(layout, error,
+                    [count](Layout& opened) { return opened.SetContributors(count); });
+}
+
 hr_status hr_layout_set_iterations(hr_layout* layout, uint64_t iterations, hr_error* error) {
   return WithLayout(layout, error, [layout, iterations](Layout&) -> Status {
     layout->session.SetLayoutIterations(iterations);

@@ -193,6 +193,7 @@ ipc::GradientRecord Layout::RecordLocked(std::uint32_t index) const {
   record.waited_ns = times_.part(index).waited_ns;
   record.backward_ns = static_cast<std::uint64_t>(times_.backward_ns());
   record.count = shape_.gradients[index].count;
+  record.contributors = contributors_;
   return record;
 }
 
@@ -288,6 +289,23 @@ void Layout::Renew(std::uint32_t first_tensor) {
   std::fill(states_.begin(), states_.end(), State{});
   iteration_ = 0;
   posted_ = 0;
+  contributors_ = 0;
+}
+
+Status Layout::SetContributors(std::uint32_t count) {
+  std::lock_guard lock(mutex_);
+  if (count != 0 && shape_.reduction != Reduction::kAverage) {
+    return Wrong(
+        fmt::format("{} contributors: its gradients are summed, and nothing is divided", count));
+  }
+  if (posted_ != 0 && posted_ != states_.size()) {
+    return Wrong(
+        fmt::format("{} of {} gradients of the last backward pass were posted: the number "
+                    "of contributors changes between two iterations",
+                    posted_, states_.size()));
+  }
+  contributors_ = count;
+  return {};
 }
 
 void Layout::EndForward() {

@@ -58,6 +58,8 @@ class Layout {
   // Has a stream wait in the caller's place; a failure of what has ended is returned.
   Status WaitOnStream(std::uint32_t index, GpuWords& words, transport::CuStream stream);
   void EndForward();
+  // By how many ranks averages are divided from the next backward pass on; 0: by all. A sum has 0.
+  Status SetContributors(std::uint32_t count);
   // The service knows the gradients by other numbers, and of no iteration of theirs. While nobody
   // is in any call here.
   void Renew(std::uint32_t first_tensor);
@@ -85,6 +87,7 @@ class Layout {
   std::vector<State> states_;  // of each gradient
   std::uint64_t iteration_ = 0;
   std::size_t posted_ = 0;  // gradients of this iteration
+  std::uint32_t contributors_ = 0;
 };
 
 }  // namespace headrace::client

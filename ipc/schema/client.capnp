@@ -6,7 +6,7 @@ using Cxx = import "/capnp/c++.capnp";
 using Admin = import "admin.capnp";
 $Cxx.namespace("headrace::schema");
 
-const protocolVersion :UInt32 = 3;
+const protocolVersion :UInt32 = 4;
 const gradientsSegment :UInt32 = 0xffffffff;
 # In place of a segment's number: the one in which the layout's gradients are.
 

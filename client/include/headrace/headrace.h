@@ -860,6 +860,13 @@ HR_API hr_status hr_layout_end_forward(hr_layout* layout, hr_error* error);
  * repeated iteration has the same bits. Without this call iterations start at 1 again. At most
  * 2^48; the reconnect refuses larger numbers. */
 HR_API hr_status hr_layout_set_iterations(hr_layout* layout, uint64_t iterations, hr_error* error);
+/* From the next backward pass on averages are divided by `count` instead of the world size (0: by
+ * the world size again), for ranks that post zeros and do not count, as one that is still receiving
+ * parameters. Negative zeros leave every sum as it is, to the bit. All ranks make this call between
+ * the same two iterations (else HR_MISMATCH ends them). hr_session_reconnect sets it back to 0.
+ * HR_INVALID_ARGUMENT where gradients are summed, or within an iteration; more than the world size
+ * ends the gradients. */
+HR_API hr_status hr_layout_set_contributors(hr_layout* layout, uint32_t count, hr_error* error);
 
 /* ---- Counters ---------------------------------------------------------------------------------
  */

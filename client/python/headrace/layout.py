@@ -268,6 +268,17 @@ class Layout:
         error = library.ErrorText()
         library.check(library.load().hr_layout_end_forward(self._handle, error), error)
 
+    def set_contributors(self, count: int) -> None:
+        """From the next backward pass on averages are divided by ``count`` instead of the world size (0: by
+        the world size again), for ranks that post zeros and do not count. Negative zeros leave every sum as it
+        is, to the bit.
+
+        All ranks call it between the same two iterations, else Mismatch ends these. Session.reconnect sets it
+        back to 0.
+        """
+        error = library.ErrorText()
+        library.check(library.load().hr_layout_set_contributors(self._handle, count, error), error)
+
     def set_iterations(self, iterations: int) -> None:
         """Sets the number of iterations that this rank has completed; call it before Session.reconnect.
 

@@ -346,6 +346,7 @@ _FUNCTIONS: dict[str, tuple] = {
     "hr_layout_barrier": (ctypes.c_int, (_HANDLE, *_POSTED)),
     "hr_layout_end_forward": (ctypes.c_int, (_HANDLE, _ERROR)),
     "hr_layout_set_iterations": (ctypes.c_int, (_HANDLE, ctypes.c_uint64, _ERROR)),
+    "hr_layout_set_contributors": (ctypes.c_int, (_HANDLE, ctypes.c_uint32, _ERROR)),
     "hr_session_counters": (ctypes.c_int, (_HANDLE, ctypes.POINTER(Counters), _ERROR)),
 }
 

@@ -152,6 +152,7 @@ void FillInNode(Job& job, const Operation& operation, const Block& block, const 
     transfer.devices[i] = job.DeviceOf(operation, job.local()[i]);
   }
   if (job.nodes() == nullptr) {
+    transfer.divisor = operation.spec.contributors;
     if (operation.spec.kind == Collective::kReduce) {
       transfer.output = transfer.members[operation.spec.root];
     }
@@ -227,7 +228,8 @@ void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
                       const BlockPart& part, transport::Transfer& transfer) {
   transfer.group = job.id().value;
   transfer.members_count = static_cast<std::uint32_t>(job.nodes()->data_nodes_count());
-  transfer.divisor = job.world_size();
+  const std::uint32_t contributors = operation.spec.contributors;
+  transfer.divisor = contributors != 0 ? contributors : job.world_size();
   // A rank may say any root where the collective has none; here it would have to be a node.
   transfer.root = 0;
   if (transfer.kind == Collective::kBarrier) return;

@@ -394,6 +394,14 @@ std::optional<Failure> Intake::CheckAndPost(Job& job, std::uint32_t rank,
   if (refusing_ && gradients.posts(*tensor).ranks == 0) {
     return Failure{Code::kUnavailable, "the service is shutting down"};
   }
+  if (!gradients.SetContributors(iteration, record.contributors)) {
+    ++board_.counters.records_refused;
+    return Failure{
+        Code::kMismatch,
+        fmt::format("{} posted {} with {} contributors, unlike another record of that iteration: "
+                    "set the same number on all ranks, between two iterations",
+                    job.DescribeRank(rank), job.DescribeGradient(*tensor), record.contributors)};
+  }
   const std::uint32_t timeout_ms =
       record.timeout_ms != 0 ? record.timeout_ms : session.identity().timeout_ms;
   const bool awaits = (record.flags & ipc::kRecordAwaitsWord) != 0;

@@ -158,6 +158,16 @@ Error NobodyWrites(std::uint8_t flags, const std::string& memory) {
                   memory));
 }
 
+Status CheckContributors(const ipc::GradientRecord& record, std::uint32_t world_size) {
+  if (record.contributors == 0) return {};
+  if (record.reduction != static_cast<std::uint8_t>(Reduction::kAverage)) {
+    return Invalid("contributors", record.contributors, "only averages are divided: 0");
+  }
+  if (record.contributors <= world_size) return {};
+  return Invalid("contributors", record.contributors,
+                 fmt::format("the job has {} rank{}", world_size, world_size == 1 ? "" : "s"));
+}
+
 }  // namespace
 
 Result<OperationSpec> CheckRecord(const ipc::Record& record, const Session& session) {
@@ -265,7 +275,9 @@ Result<std::uint32_t> CheckGradient(const ipc::GradientRecord& record, const Ses
   if (record.timeout_ms > kTimeoutMsMax) {
     return Invalid("timeout_ms", record.timeout_ms, fmt::format("at most {}", kTimeoutMsMax));
   }
-  if (record.reserved0 != 0) return Invalid("reserved0", record.reserved0, "must be 0");
+  if (Status status = CheckContributors(record, session.identity().world_size); !status) {
+    return status.error();
+  }
   for (const std::uint64_t time_ns : {record.forward_ns, record.waited_ns}) {
     if (time_ns <= ipc::kGradientTimeMax) continue;
     return Invalid(time_ns == record.forward_ns ? "forward_ns" : "waited_ns", time_ns,

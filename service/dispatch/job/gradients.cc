@@ -34,6 +34,13 @@ void Gradients::Post(std::uint32_t rank, std::uint32_t tensor, std::uint64_t rec
   records_[std::size_t{tensor} * world_size_ + rank] = record;
 }
 
+bool Gradients::SetContributors(std::uint64_t iteration, std::uint32_t contributors) {
+  Contributors& known = contributors_[iteration % contributors_.size()];
+  if (known.iteration == iteration) return known.count == contributors;
+  known = {.iteration = iteration, .count = contributors};
+  return true;
+}
+
 std::uint64_t Gradients::IterationsOf(std::uint32_t rank) const {
   std::uint64_t iterations = UINT64_MAX;
   for (std::uint32_t tensor = 0; tensor < count(); ++tensor) {
@@ -107,6 +114,8 @@ Operation* Gradients::Begin() {
   operation.spec.dtype = head.dtype;
   operation.spec.reduction = layout_->reduction;
   operation.spec.count = head.count;
+  const Contributors& contributors = contributors_[iteration_ % contributors_.size()];
+  if (contributors.iteration == iteration_) operation.spec.contributors = contributors.count;
   operation.plan = plan_;
   operation.index = next_;
   operation.iteration = iteration_;

@@ -54,6 +54,9 @@ class Gradients {
     return records_[std::size_t{tensor} * world_size_ + rank];
   }
   const Posts& posts(std::uint32_t tensor) const { return gradients_[tensor].posts; }
+  // A record says by how many ranks the averages of its iteration are divided (0: by all); false if
+  // another record of that iteration has said otherwise.
+  bool SetContributors(std::uint64_t iteration, std::uint32_t contributors);
   // The iteration that the gradient is in, from 1.
   std::uint64_t IterationOf(std::uint32_t tensor) const { return gradients_[tensor].ended + 1; }
   // Iterations of which the rank has posted every gradient.
@@ -132,6 +135,10 @@ class Gradients {
     std::uint64_t begun = 0;  // the iteration that blocks_left counts for
     std::uint32_t blocks_left = 0;
   };
+  struct Contributors {
+    std::uint64_t iteration = 0;
+    std::uint32_t count = 0;
+  };
   struct Iteration {
     std::uint64_t number = 0;
     std::uint64_t blocks_left = 0;
@@ -159,6 +166,8 @@ class Gradients {
   std::uint64_t scatters_open_ = 0;  // of them, reduce-scatters
   std::array<Operation, kPlannedOpenMax> operations_;
   std::array<Iteration, 2> iterations_;  // that have blocks under way
+  // A gradient is posted again once it has ended, so three iterations may be posted at one time.
+  std::array<Contributors, 3> contributors_;
 };
 
 }  // namespace headrace::service

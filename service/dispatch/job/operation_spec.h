@@ -40,6 +40,8 @@ struct OperationSpec {
   std::uint32_t target = 0;
   std::uint64_t tag = 0;
   Codec codec{};  // in which an all_reduce that a rank posted crosses between nodes
+  // How many ranks the average of a plan's block is divided by; 0: all.
+  std::uint32_t contributors = 0;
   // The half of a plan's all-reduce that this block carries out, or all of it.
   Collective half = Collective::kAllReduce;
 

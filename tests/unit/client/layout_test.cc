@@ -112,7 +112,7 @@ TEST_F(LayoutTest, PostsRecordsThatTheServiceKnowsAsGradients) {
   EXPECT_EQ(record.forward_ns, 0U);
   EXPECT_EQ(record.waited_ns, 0U);
   EXPECT_EQ(record.timeout_ms, 0U);
-  EXPECT_EQ(record.reserved0, 0U);
+  EXPECT_EQ(record.contributors, 0U);
   EXPECT_GE(record.backward_ns, static_cast<std::uint64_t>(before));
   EXPECT_GE(record.posted_ns, record.backward_ns);
   EXPECT_LE(record.posted_ns, static_cast<std::uint64_t>(MonotonicNow()));
@@ -225,6 +225,29 @@ TEST_F(LayoutTest, WaitsForWhatIsOpenAndTellsHowItEnded) {
     EXPECT_EQ(hr_layout_wait(layout_, 1, -1, &error_), HR_PEER_LOST);
     EXPECT_STREQ(error_.text, "gradient 1 (conv.bias): rank 3 (pid 1234) exited");
   }
+}
+
+TEST_F(LayoutTest, SaysByHowManyRanksAveragesAreDividedFromOneIterationToTheNext) {
+  ASSERT_EQ(Create(), HR_OK) << error_.text;
+  ASSERT_EQ(hr_layout_set_contributors(layout_, 3, &error_), HR_OK) << error_.text;
+  BeginBackward();
+  ASSERT_EQ(hr_layout_post(layout_, 2, nullptr, &error_), HR_OK) << error_.text;
+  EXPECT_EQ(Take().contributors, 3U);
+  EXPECT_EQ(hr_layout_set_contributors(layout_, 0, &error_), HR_INVALID_ARGUMENT);
+  EXPECT_TEXT(error_.text, "1 of 3 gradients");
+  for (const std::uint32_t index : {1U, 0U}) {
+    ASSERT_EQ(hr_layout_post(layout_, index, nullptr, &error_), HR_OK) << error_.text;
+    EXPECT_EQ(Take().contributors, 3U);
+  }
+  EXPECT_EQ(hr_layout_set_contributors(layout_, 0, &error_), HR_OK);
+}
+
+TEST_F(LayoutTest, DividesNoSum) {
+  options_.reduction = HR_SUM;
+  ASSERT_EQ(Create(), HR_OK) << error_.text;
+  EXPECT_EQ(hr_layout_set_contributors(layout_, 2, &error_), HR_INVALID_ARGUMENT);
+  EXPECT_TEXT(error_.text, "summed");
+  EXPECT_EQ(hr_layout_set_contributors(layout_, 0, &error_), HR_OK);
 }
 
 TEST_F(LayoutTest, EndsWithTheCauseWhenTheServiceIsLost) {

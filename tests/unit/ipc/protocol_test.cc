@@ -119,7 +119,7 @@ std::map<std::string, Layout> ChannelLayoutsOfCode() {
          FIELD(GradientRecord, reduction), FIELD(GradientRecord, flags),
          FIELD(GradientRecord, tensor), FIELD(GradientRecord, forward_ns),
          FIELD(GradientRecord, backward_ns), FIELD(GradientRecord, count),
-         FIELD(GradientRecord, timeout_ms), FIELD(GradientRecord, reserved0),
+         FIELD(GradientRecord, timeout_ms), FIELD(GradientRecord, contributors),
          FIELD(GradientRecord, posted_ns), FIELD(GradientRecord, waited_ns),
          FIELD(GradientRecord, commit)}}},
       {"PartRow",
@@ -288,7 +288,7 @@ struct Elsewhere {
   const char* text;
 };
 constexpr Elsewhere kElsewhere[] = {
-    {"schema::PROTOCOL_VERSION", 3, "ipc/schema/client.capnp", "protocolVersion :UInt32 = 3;"},
+    {"schema::PROTOCOL_VERSION", 4, "ipc/schema/client.capnp", "protocolVersion :UInt32 = 4;"},
     {"kDescriptorsPerMessageMax", 253, "service/rpc/listener.cc",
      "kDescriptorsPerMessageMax = kDevicePiecesMax;"},
     {"kMessageWordsMax", 4U << 20U, "service/rpc/listener.cc",

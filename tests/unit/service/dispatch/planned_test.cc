@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <vector>
 
@@ -78,6 +80,92 @@ TEST_F(Planned, SumsAreRightWhereAllReducesAreTakenApart) {
   }
   // Bytes count once, with the half that brings them.
   EXPECT_EQ(node_.Counters().bytes_moved, 60 * sizeof(float));
+}
+
+// Three ranks, of which the last gives negative zeros and does not count.
+class PlannedAverages : public ::testing::Test {
+ protected:
+  PlannedAverages() {
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      ranks_.push_back(&node_.Attach(job_, rank));
+      HandIn(node_, *ranks_[rank], layout_);
+    }
+    FillAll();
+    node_.Settle();
+  }
+  void FillAll() {
+    for (ClientEnd* rank : ranks_) {
+      Fill(*rank, 100.0F * static_cast<float>(rank->rank()));
+      if (rank->rank() == 2) std::ranges::fill(rank->Elements<float>().first(60), -0.0F);
+    }
+    // Nothing that is given may become another zero.
+    for (std::size_t rank = 0; rank < 2; ++rank) ranks_[rank]->Elements<float>()[7] = -0.0F;
+  }
+  std::uint64_t Post(std::uint32_t rank, std::uint32_t tensor, std::uint32_t contributors) {
+    ipc::GradientRecord record = GradientOf(*layout_, tensor);
+    record.contributors = contributors;
+    return PostGradient(*ranks_[rank], record);
+  }
+  void PostAll(std::uint32_t contributors) {
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      for (std::uint32_t tensor = 0; tensor < 3; ++tensor) Post(rank, tensor, contributors);
+    }
+    node_.Settle();
+  }
+  void ExpectAverages(float divisor) {
+    for (const ClientEnd* rank : ranks_) {
+      for (std::size_t i = 0; i < 60; ++i) {
+        const float sum = i == 7 ? -0.0F : 100 + 2 * static_cast<float>(i);
+        const float average = rank->Elements<float>()[i];
+        ASSERT_EQ(average, sum / divisor) << i;
+        ASSERT_EQ(std::signbit(average), std::signbit(sum)) << i;
+      }
+    }
+  }
+
+  JobSpec job_{.world_size = 3};
+  HandDrivenNode node_;
+  std::shared_ptr<const service::Layout> layout_ = PackedLayout({10, 20, 30}, Reduction::kAverage);
+  std::vector<ClientEnd*> ranks_;
+};
+
+TEST_F(PlannedAverages, AreDividedByThoseThatContributeIterationByIteration) {
+  Adopt(node_, job_.id, PlanOf(kSplit));
+  for (const std::uint32_t contributors : {2U, 2U, 0U, 1U, 3U, 2U}) {
+    FillAll();
+    PostAll(contributors);
+    ExpectAverages(contributors == 0 ? 3.0F : static_cast<float>(contributors));
+  }
+}
+
+TEST_F(PlannedAverages, AreDividedByThoseThatContributeWhereAllReducesAreTakenApart) {
+  Adopt(node_, job_.id, HalvesOf(kSplit));
+  PostAll(2);
+  ExpectAverages(2);
+}
+
+TEST_F(PlannedAverages, EndWhereRanksCountOthers) {
+  Adopt(node_, job_.id, PlanOf(kOneEach));
+  Post(0, 2, 2);
+  const std::uint64_t other = Post(1, 2, 0);
+  node_.Settle();
+  ExpectFailed(*ranks_[1], other, Code::kMismatch, {"rank 1", "gradient 2", "0 contributors"});
+}
+
+TEST_F(PlannedAverages, AreNotDividedByMoreThanThereAre) {
+  Adopt(node_, job_.id, PlanOf(kOneEach));
+  const std::uint64_t number = Post(0, 2, 4);
+  node_.Settle();
+  ExpectFailed(*ranks_[0], number, Code::kInvalidArgument, {"contributors", "3 ranks"});
+}
+
+TEST_F(Planned, ASumIsDividedByNobody) {
+  Adopt(node_, job_.id, PlanOf(kOneEach));
+  ipc::GradientRecord record = GradientOf(*layout_, 2);
+  record.contributors = 2;
+  const std::uint64_t number = PostGradient(*ranks_[0], record);
+  node_.Settle();
+  ExpectFailed(*ranks_[0], number, Code::kInvalidArgument, {"contributors", "averages"});
 }
 
 TEST_F(Planned, AllGathersWaitForTheReduceScattersBeforeThem) {
