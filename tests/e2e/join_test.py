@@ -215,8 +215,10 @@ class OneNode(JoinCase):
         said: dict[Any, dict[str, Any]] = dict(run.ends([2]))
         said["spare"] = spare.ends()[0]
         members = [0, 1, 3, MEMBERS_MAX]
-        self.assertEqual(said[0]["resizes"][0]["members"], members)
-        self.assertEqual(said[0]["resizes"][0]["lost"], [2])
+        lost, joined = said[0]["resizes"]
+        self.assertEqual((lost["lost"], lost["members"], lost["iteration"]), ([2], members[:3], HELD + 1))
+        self.assertEqual((joined["joined"], joined["members"]), (members[3:], members))
+        self.assertEqual(joined["iteration"], HELD + 2)
         self.assertEqual(said["spare"]["first"], HELD + 1, "the iteration was the others' alone")
         states = [self.path("before"), self.path("between")]
         self.train(services, "before", first=0, steps=HELD, save=states[0]).ends()

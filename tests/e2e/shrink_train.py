@@ -2,15 +2,19 @@
 
 usage: shrink_train.py '{"first": 0, "steps": 12, "members": [0, 1], "kill": [[2, 5, "backward"]],
                          "load": PATH, "save": PATH, "hold": [8, PATH], "grown": PATH,
-                         "slow": [[1, 0.3]], "stop": [[1, 5, "backward"]]}'
+                         "slow": [[1, 0.3]], "stop": [[1, 5, "backward"]], "layers": 6, "clip": 0.5,
+                         "reads": [9], "pause": 0.1}'
 
 Trains by ScheduledOptimizer from step ``first`` on; the data of a step depends on the step and on which member of
 ``members`` this rank is. A member named in ``kill`` kills itself at that moment of that step, and one named in
 ``stop`` stands still from then on, until somebody lets it go on; before the step of ``hold`` all wait until the path
-is there. One named in ``slow`` computes for so many seconds more in each step. A rank that joins begins with the
-job's next step. Prints one JSON line: each step's loss, how the job was resized, the first step, a digest of
-parameters and optimizer state, and what init() warned of; rank 0 saves parameters and state to ``grown`` when others
-join. ``rank`` and ``world_size``, where given, stand in for the environment's.
+is there, and each makes the path with its number behind. One named in ``slow`` computes for so many seconds more in
+each step. A rank that joins begins with the job's next step. Prints one JSON line: each step's loss, how the job was
+resized, the first step, a digest of parameters and optimizer state, and what init() warned of; rank 0 saves
+parameters and state to ``grown`` when others join. ``rank`` and ``world_size``, where given, stand in for the
+environment's. With ``layers`` the model has so many layers of 1 MiB more, and the learning rate changes in each step.
+``clip`` is the optimizer's clip_norm; in the steps of ``reads`` the script clips by itself. After the step of
+``hold`` each step lasts ``pause`` seconds more (0.02).
 """
 
 from __future__ import annotations
@@ -44,18 +48,27 @@ def digest_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
     return digest.hexdigest()
 
 
-def main() -> int:
-    asked: dict[str, Any] = json.loads(sys.argv[1])
-    warnings.simplefilter("ignore")
+def build(asked: dict[str, Any]) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    layers = [torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 4)]
-    model = torch.nn.Sequential(*layers)
+    deep = asked.get("layers", 0)
+    width = 512 if deep else 64
+    layers: list[torch.nn.Module] = [torch.nn.Linear(16, width), torch.nn.Tanh()]
+    for _ in range(deep):
+        layers += [torch.nn.Linear(width, width), torch.nn.Tanh()]
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(width, 4))
     adam = torch.optim.AdamW(model.parameters(), 1e-2)
     if asked.get("load"):
         parameters, state = torch.load(asked["load"])
         model.load_state_dict(parameters)
         adam.load_state_dict(state)
+    return model, adam
+
+
+def main() -> int:
+    asked: dict[str, Any] = json.loads(sys.argv[1])
+    warnings.simplefilter("ignore")
+    model, adam = build(asked)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         session = headrace.init(rank=asked.get("rank"), world_size=asked.get("world_size"))
@@ -68,7 +81,8 @@ def main() -> int:
         if resize.joined and asked.get("grown") and session.rank == 0:
             torch.save((model.state_dict(), adam.state_dict()), asked["grown"])
 
-    optimizer = headrace.torch.ScheduledOptimizer(adam, model, session, resized=resized)
+    clip = asked.get("clip")
+    optimizer = headrace.torch.ScheduledOptimizer(adam, model, session, resized=resized, clip_norm=clip)
     moments = {
         (step, when): number
         for what, number in (("kill", signal.SIGKILL), ("stop", signal.SIGSTOP))
@@ -87,10 +101,12 @@ def main() -> int:
     next(iter(model.parameters())).register_hook(lambda _: come_to(step, "backward"))
     losses = []
     for step in range(first, asked["first"] + asked["steps"]):
+        if step == held:
+            open(f"{path}{member}", "w", encoding="utf-8").close()
         while step == held and not os.path.exists(path):
             time.sleep(0.01)
         if step > held >= 0:
-            time.sleep(0.02)  # others are to come while it runs
+            time.sleep(asked.get("pause", 0.02))  # others are to come while it runs
         optimizer.zero_grad()
         inputs = batch(member, step)
         loss = (model(inputs) - inputs[:, :4]).square().mean()
@@ -98,6 +114,10 @@ def main() -> int:
         time.sleep(pause_s)
         loss.backward()
         come_to(step, "step")
+        if step in asked.get("reads", ()):
+            optimizer.clip_grad_norm_(0.05)
+        if asked.get("layers"):
+            adam.param_groups[0]["lr"] = 1e-2 / (1 + 0.2 * step)
         optimizer.step()
         losses.append(repr(loss.item()))
     optimizer.synchronize()

@@ -31,7 +31,7 @@ from headrace.torch.ddp import DdpState, ddp_hook
 from headrace.torch.gradients import GradientArena
 from headrace.torch.optimizer import ScheduledOptimizer
 from headrace.torch.parameters import broadcast_parameters
-from headrace.torch.recovery import Resize
+from headrace.torch.resize import Resize
 
 __all__ = [
     "CompressedState",

@@ -38,7 +38,8 @@ from headrace.errors import Error
 from headrace.session import Session, init
 from headrace.torch.optimizer import ScheduledOptimizer
 from headrace.torch.reconfigure import DEFAULT_TIMEOUT, Membership
-from headrace.torch.recovery import ATTEMPTS_MAX, LOSSES, Resize
+from headrace.torch.recovery import ATTEMPTS_MAX, LOSSES
+from headrace.torch.resize import Resize
 from headrace.torch.snapshot import copied, packed, put_back, unpacked
 from headrace.waits import count_waits
 

@@ -16,12 +16,15 @@ from headrace.session import Session
 from headrace.torch import devices
 from headrace.torch.clipping import Clipping
 from headrace.torch.forward_order import ForwardOrder, tensors_in, used_by
+from headrace.torch.handover import Listener
 from headrace.torch.hooks import AccumulationHook
 from headrace.torch.open_gradient import OpenGradient
 from headrace.torch.outcomes import Outcomes
-from headrace.torch.recovery import LOSSES, Lack, Recovery
-from headrace.torch.slots import SLOTS_MAX, Member, Slot, make_slots
-from headrace.torch.updates import Updates
+from headrace.torch.parameters import device_of_layout, refuse_others
+from headrace.torch.recovery import LOSSES, Recovery
+from headrace.torch.resize import Lack
+from headrace.torch.slots import SLOTS_MAX, Member, Slot, all_used, make_slots
+from headrace.torch.updates import Options, Updates
 from headrace.torch.usage import Usage
 
 
@@ -97,7 +100,7 @@ class GradientFlow:
         parameters = [
             p for p in self._updates.parameters() if p.requires_grad and p.numel()
         ]
-        self._device = _check(parameters)
+        self._device = device_of_layout(parameters)
         order, waits = self._order.arrange(parameters, used_by(outputs))
         agreed = torch.tensor(order, dtype=torch.int64)
         self._session.broadcast(agreed, 0)
@@ -144,14 +147,15 @@ class GradientFlow:
         parameters = [
             p for p in self._updates.parameters() if p.requires_grad and p.numel()
         ]
-        self._device = _check(parameters)
+        self._device = device_of_layout(parameters)
 
-        def lay_out(order: Sequence[int]) -> Sequence[Slot]:
+        def lay_out(order: Sequence[int]) -> tuple[Sequence[Slot], Layout]:
             # The pass that would tell which module waits for which is the others'.
             self._lay_out(parameters, order, dict.fromkeys(parameters, self._model))
-            return self._slots
+            return self._slots, self._layout
 
-        self._iteration = self._recovery.enter(len(parameters), lay_out)
+        listener = Listener(self._session, self._updates, self._clipping, self._recovery.transaction)
+        self._iteration = self._recovery.enter(len(parameters), lay_out, listener)
         self._usage.pop_waits()
 
     @property
@@ -186,7 +190,7 @@ class GradientFlow:
             if not slot.asked_for and (slot.due is not None or not slot.open)
         ]
         due = [slot for slot in slots if slot.due is not None]
-        if self._usage.open and not _all_used(due):
+        if self._usage.open and not all_used(due):
             self._wait(self._usage)
         # Also where the values are known to be there: plans are made from when they were asked for.
         for slot in slots:
@@ -238,10 +242,12 @@ class GradientFlow:
 
     def _cross_border(self) -> None:
         """Between two iterations, where all ranks are alike: others may join."""
-        if self._usage.pop_waits():
-            self._recovery.meet(self._iteration, self._slots, self._layout)
-        self._recovery.admit(self._iteration)
-        self._recovery.compare(self._iteration + 1)
+        recovery = self._recovery
+        waits, seats = self._usage.pop_waits(), self._usage.pop_seats()
+        if waits and not recovery.hands_over:
+            recovery.meet(self._iteration, self._slots, self._layout)
+        recovery.admit(self._iteration, seats, self._layout)
+        recovery.compare(self._iteration + 1)
 
     def _all_forgotten(self) -> bool:
         open_slots = [slot for slot in self._slots if slot.open]
@@ -300,7 +306,8 @@ class GradientFlow:
 
     def _post_usage(self) -> None:
         if not self._usage.open:
-            self._usage.note(self._session.members_wait)
+            seats = self._recovery is not None and self._recovery.seats
+            self._usage.note(self._session.members_wait, seats)
             self._post(self._usage)
 
     # ---- The optimizer ---------------------------------------------------------------------------
@@ -310,20 +317,22 @@ class GradientFlow:
         self._check_running("step()")
         self._check_parameters()
         if self._clipping is not None and not self._clips_late() and self._begun:
-            self.complete("clip_norm on a GPU, or with reconnect, needs all gradients")
+            self.complete("clip_norm on a GPU, or with reconnect, needs all gradients", reads=False)
         if self._averaged:
             self._averaged = False
+            self._note_step(self._updates.options())
             self._make_all()
             return
         self.make_updates()
         if self.steps_alone and not self._begun and not self.posts:
             self._make_all()
             return
-        with self._even_within_no_sync():
+        with self._posting(True):
             self._post_missing()
         self._begun = False
         self._updates.note_step()
         options = self._updates.options()
+        self._note_step(options)
         for slot in self._slots:
             slot.due = options
             for member in slot.members:
@@ -331,6 +340,10 @@ class GradientFlow:
         if self._clipping is not None:
             self._clipping.begin()
             self._take_norms([slot for slot in self._slots[1:] if self._has_ended(slot)])
+
+    def _note_step(self, options: Options) -> None:
+        if self._recovery is not None:
+            self._recovery.on_step(self._iteration, options)
 
     def zero_grad(self, set_to_none: bool) -> None:
         """Gradients are forgotten; those that are due, after their update."""
@@ -349,8 +362,10 @@ class GradientFlow:
             if member is not None:
                 member.arrived = False
 
-    def complete(self, why: str) -> None:
-        """All gradients of this iteration are averaged and may be read and changed; then step()."""
+    def complete(self, why: str, reads: bool = True) -> None:
+        """All gradients of this iteration are averaged and may be read and changed; then step(). ``reads``:
+        whether anybody but step() does.
+        """
         if self._running:
             raise RuntimeError(f"{why}: not while backward runs")
         if self._averaged or not self.started:
@@ -364,6 +379,8 @@ class GradientFlow:
             self._wait(slot)
         if self._recovery is not None:
             self._recovery.keep_averages(self._iteration, self._slots)
+            if reads:
+                self._recovery.on_read(self._iteration)
         for slot in self._slots:
             for member in slot.members:
                 if member.parameter.grad is member.open:
@@ -385,14 +402,9 @@ class GradientFlow:
         """Whether the parameter's gradient belongs to the service at present."""
         return parameter in self._of and self._of[parameter][0].open
 
-    @contextlib.contextmanager
-    def only_accumulating(self) -> Iterator[None]:
+    def only_accumulating(self) -> contextlib.AbstractContextManager[None]:
         """Within it backward posts nothing."""
-        before, self.posts = self.posts, False
-        try:
-            yield
-        finally:
-            self.posts = before
+        return self._posting(False)
 
     def close(self) -> None:
         """Removes the hooks of the parameters; raises what streams have yet to be told of."""
@@ -415,7 +427,7 @@ class GradientFlow:
     def _take_norms(self, slots: Sequence[Slot]) -> None:
         """Adds the norms of averages that have arrived; parameters in doubt wait for what all ranks have used."""
         for slot in slots:
-            in_doubt = self._usage.open and not _all_used([slot])
+            in_doubt = self._usage.open and not all_used([slot])
             if self._clipping.has(slot.index) or in_doubt:
                 continue
             used = [m for m in slot.members if not self._usage.is_idle(m)]
@@ -438,8 +450,8 @@ class GradientFlow:
     # ---- Inside ----------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _even_within_no_sync(self) -> Iterator[None]:
-        before, self.posts = self.posts, True
+    def _posting(self, posts: bool) -> Iterator[None]:
+        before, self.posts = self.posts, posts
         try:
             yield
         finally:
@@ -466,6 +478,7 @@ class GradientFlow:
         self._loss, self._barrier = None, None
         if self._recovery.level:
             self._usage.pop_waits()  # all have met after it, and those that waited are in
+            self._usage.pop_seats()
 
     def _wait(self, slot: Slot) -> None:
         if self._recovery is not None and slot.open:
@@ -534,7 +547,7 @@ class GradientFlow:
                 if not self._has_ended(slot):
                     break
                 slot.open = False
-            if self._usage.open and not _all_used([slot]):
+            if self._usage.open and not all_used([slot]):
                 break
             there.append(slot)
         return there
@@ -553,7 +566,7 @@ class GradientFlow:
 
     def _give_up(self) -> None:
         """Ends an iteration without an update, in step with the other ranks."""
-        with self._even_within_no_sync():
+        with self._posting(True):
             self._post_missing()
         self._giving_up = True
         try:
@@ -578,23 +591,5 @@ class GradientFlow:
         self._running = False
 
     def _check_parameters(self) -> None:
-        for parameter in self._updates.parameters():
-            new = parameter.requires_grad and parameter.grad is not None
-            if new and self.started and parameter not in self._of and parameter.numel():
-                raise RuntimeError(
-                    f"a parameter of shape {tuple(parameter.shape)} needs a gradient since after the "
-                    "first forward pass: it has no place in the layout. Unfreeze before it, or make "
-                    "a new ScheduledOptimizer with a new session"
-                )
-
-
-def _all_used(slots: Sequence[Slot]) -> bool:
-    """Whether this rank had a gradient for every parameter."""
-    return all(member.used for slot in slots for member in slot.members)
-
-
-def _check(parameters: Sequence[torch.nn.Parameter]) -> int | None:
-    """What the gradients of one layout must have in common; returns their device."""
-    if not parameters:
-        raise ValueError("none of the optimizer's parameters needs a gradient")
-    return devices.only_device(parameters)
+        if self.started:
+            refuse_others(self._updates.parameters(), self._of)

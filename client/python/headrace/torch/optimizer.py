@@ -16,7 +16,8 @@ from headrace.torch.gradient_flow import GradientFlow
 from headrace.torch.hooks import ModelHooks
 from headrace.torch.jobs import next_session
 from headrace.torch.parameters import broadcast_parameters
-from headrace.torch.recovery import Recovery, Resize
+from headrace.torch.recovery import Recovery
+from headrace.torch.resize import Resize
 from headrace.torch.updates import Updates
 from headrace.torch.wrapping import WrappingOptimizer
 

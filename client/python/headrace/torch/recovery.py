@@ -33,8 +33,6 @@ update is made only from what is known to have arrived, so none has ever to be t
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -43,14 +41,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from headrace.errors import Error, PeerLost, Timeout, Unavailable
-from headrace.torch import devices
-from headrace.torch.updates import DIGEST_BYTES
+from headrace.torch.handover import Comparison, Donor, Step, compare_digests, share_buffers
+from headrace.torch.resize import Lack, Resize
+from headrace.torch.sum_again import sum_again, sum_beside
 
 if TYPE_CHECKING:
     from headrace.layout import Layout
     from headrace.session import Session
+    from headrace.torch.handover import Listener
     from headrace.torch.slots import Slot
-    from headrace.torch.updates import Updates
+    from headrace.torch.updates import Options, Updates
 
 # What says that the service, or another node's, is gone. A rank that died looks alike: then the
 # reconnect is refused, and says so.
@@ -60,30 +60,6 @@ ATTEMPTS_MAX = 8  # services that go away before one recovery is through
 # What a rank says of itself, before whether it has the average of each slot.
 _ITERATION, _LACK, _AVERAGES_OF, _WORLD = range(4)
 _FACTS = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class Resize:
-    """The job has gone on with other ranks; what a data sampler needs to divide the data anew.
-
-    Ranks are named by what they were when the job began, except ``rank``; those that joined later have
-    numbers that no other has had.
-    """
-
-    rank: int  # this process's from now on
-    world_size: int  # from now on
-    members: tuple[int, ...]  # of each rank of now, the one that it had at first
-    lost: tuple[int, ...]
-    iteration: int  # counted from 1, that is under way: the first whose averages may be of others
-    joined: tuple[int, ...] = ()  # they contribute from the next iteration that begins
-
-
-class Lack(enum.IntEnum):
-    """What a rank that waits for averages needs where the others have gone on without it."""
-
-    STATE = 0  # it has called step(): what the updates make
-    AVERAGES = 1  # its step() is still to come
-    NOTHING = 2  # it gives the iteration up
 
 
 class Recovery:
@@ -118,6 +94,13 @@ class Recovery:
         self.buffers: Sequence[torch.Tensor] = ()  # of the model
         self._joins = session.joins  # until the others have handed over
         self._newcomers: list[int] = []  # ranks that have nothing of the job yet
+        self._donor: Donor | None = None  # while this rank hands over piece by piece
+        self._listening = False  # the newcomers get it so
+        self._comparison: Comparison | None = None  # since they have all
+        self._step: tuple[int, Step] = (0, Step([]))  # the last, of which iteration
+        self._read = 0  # the last iteration whose averages somebody has read before step()
+        self._spoiled = False  # what newcomers have follows from no averages any more
+        self.seats = False  # newcomers have all after the iteration that is under way
         self.level = False  # all others were in one iteration when they met last
         self._averages_of = 0  # the iteration whose averages slots have in ``averages``; 0: none
 
@@ -159,20 +142,11 @@ class Recovery:
         """Before that iteration begins, and after all updates: holds the parameters of all ranks against
         each other, where that is due. Raises RuntimeError if they differ.
         """
-        if iteration != self._compare_at:
-            return
-        self._compare_at = 0
-        session = self._session
-        all_of_them = torch.zeros(session.world_size, DIGEST_BYTES, dtype=torch.uint8)
-        own = bytearray(self._updates.digest())
-        all_of_them[session.rank] = torch.frombuffer(own, dtype=torch.uint8)
-        session.all_gather(all_of_them)
-        differ = (all_of_them != all_of_them[0]).any(dim=1).nonzero().view(-1).tolist()
-        if differ:
-            raise RuntimeError(
-                f"headrace: after a recovery the parameters of ranks {differ} differ from those of rank 0 "
-                f"before iteration {iteration}: end all ranks and go on from a checkpoint"
-            )
+        if self._comparison is not None and not self._comparison.go_on(iteration):
+            self._comparison = None
+        if iteration == self._compare_at:
+            self._compare_at = 0
+            compare_digests(self._session, self._updates.digest(), iteration)
 
     def run(
         self,
@@ -193,7 +167,7 @@ class Recovery:
         begin = time.monotonic()
         last: Error = cause
         if self._averaged[0] != iteration:
-            self._averaged = (iteration, self._session.world_size)
+            self._averaged = (iteration, self._contributors())
         for _ in range(ATTEMPTS_MAX):
             _close_ended(slots)
             layout.set_iterations(iteration - any(slot.open for slot in slots))
@@ -235,13 +209,15 @@ class Recovery:
         )
 
     def _announce(self, iteration: int) -> None:
-        before, self._members = self._members, self._session.members
+        """Says who contributes from now on; newcomers do not yet."""
+        old = self._old()
+        before, self._members = self._members, tuple(self._session.members[rank] for rank in old)
         if before == self._members or self._resized is None:
             return
         self._resized(
             Resize(
-                rank=self._session.rank,
-                world_size=self._session.world_size,
+                rank=old.index(self._session.rank),
+                world_size=len(old),
                 members=self._members,
                 lost=tuple(each for each in before if each not in self._members),
                 iteration=iteration,
@@ -253,118 +229,175 @@ class Recovery:
 
     def meet(self, iteration: int, slots: Sequence[Slot], layout: Layout) -> None:
         """After ``iteration``, all of whose updates are made, on all ranks: those that wait come in."""
-        begin = time.monotonic()
-        self._averaged = (iteration, self._session.world_size)
+        self._averaged = (iteration, self._contributors())
         layout.set_iterations(iteration)
         self._session.reconnect(self._seconds, True, self._min_world)
         self._agree(iteration, Lack.NOTHING, slots, layout)
         self.recoveries += 1
-        if self._session.rank == 0:
-            joined = [
-                each for each in self._session.members if each not in self._members
-            ]
-            warnings.warn(
-                f"headrace: members {joined} joined after iteration {iteration}; "
-                f"{self._session.world_size} ranks go on after {time.monotonic() - begin:.1f} s",
-                stacklevel=2,
-            )
-        self._announce(iteration + 1)
 
     def enter(
         self,
         parameters: int,
-        lay_out: Callable[[Sequence[int]], Sequence[Slot]],
+        lay_out: Callable[[Sequence[int]], tuple[Sequence[Slot], Layout]],
+        listener: Listener,
     ) -> int:
         """Joins a running job: returns, when this rank has all that the others have after an iteration, its
         number. ``lay_out`` makes slots and layout, once, in the order of the others.
         """
         slots: Sequence[Slot] = ()
-        last: Error | None = None
-        for attempt in range(ATTEMPTS_MAX):
+        attempt = 0
+        while True:
             try:
                 if attempt:
                     self._session.reconnect(self._seconds, True, self._min_world)
                 order = self._greet(parameters)
                 if not slots:
-                    slots = lay_out(order)
-                old = [self._session.members[rank] for rank in self._old()]
+                    slots, layout = lay_out(order)
+                    listener.attach(slots, layout, self.buffers)
                 iteration = self._agree_to_enter(slots)
-            except LOSSES as loss:
-                last = loss
+                attempt = 0  # it may take long from here on
+                old = [self._session.members[rank] for rank in self._old()]
+                if self._newcomers:
+                    iteration = self._receive(iteration, listener)
+                listener.close()
+            except LOSSES:
+                attempt += 1
+                if attempt == ATTEMPTS_MAX:
+                    raise
                 continue
             self._joins = False
+            self._newcomers = []
             self._members = tuple(old)
             self._announce(iteration + 1)
             return iteration
-        raise last
 
     def _agree_to_enter(self, slots: Sequence[Slot]) -> int:
-        """Has no part in the iteration that is under way; returns the one after which it has all."""
+        """Has no part in the iteration that is under way; returns the one after which it has all, or is to have
+        it.
+        """
         for slot in slots:
             slot.open, slot.operation, slot.kept = True, None, None
         facts = self._exchange_facts(0, Lack.NOTHING, slots)
         old = self._old()
         newest = int(facts[old, _ITERATION].max())
+        self._compare_at = newest + 1
+        iteration = newest
         if bool((facts[old, _ITERATION] == newest).all()):
             self._drop_partial(facts, slots)
             self._complete_averages(facts, slots)
-            self._sum_beside(slots)
+            sum_beside(self._session, slots, len(self._old()))
             self._vote()
-            iteration = self._receive()
         else:
             # Those that are behind get the state of before the newest iteration, too.
             self._hand_over(facts, slots)
             iteration = newest - 1
-            self._newcomers = []
         for slot in slots:
             slot.open = False
-        self._compare_at = iteration + 1
         return iteration
 
-    def admit(self, iteration: int) -> None:
-        """After ``iteration``, all of whose updates are made: newcomers get what the others have."""
+    def on_read(self, iteration: int) -> None:
+        """The script has all averages of it, and may change them."""
+        self._read = iteration
+
+    def on_step(self, iteration: int, options: Options) -> None:
+        """The iteration's update is to be made with these."""
+        if self._donor is not None:
+            parameters = self._updates.parameters()
+            frozen = tuple(i for i, each in enumerate(parameters) if not each.requires_grad)
+            self._step = (iteration, Step(options, frozen))
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether there are newcomers, which have not all yet."""
+        return bool(self._newcomers)
+
+    def admit(self, iteration: int, seats: bool, layout: Layout) -> None:
+        """After ``iteration``, all of whose updates are made: newcomers get what the others have, at once or
+        piece by piece. ``seats``: by now they have got it so.
+        """
         if not self._newcomers:
             return
         root = self._old()[0]
+        gives = self._session.rank == root
+        self._spoiled |= self._read == iteration
+        if self._listening:
+            if gives:
+                of, step = self._step
+                self._donor.send(iteration, step if of == iteration else None, not self._spoiled)
+                self.seats = self._spoiled or self._donor.has_sent_all
+            if not seats:
+                return
+        elif gives:
+            self._donor = Donor(self._session, self._updates, self.buffers, self._newcomers, layout.size)
+        at_once = self._spoiled or (gives and not self._listening and not self._donor.fits)
+        packed, _ = self._broadcast_state(root, iteration, at_once)
+        if not self._listening and not packed.numel():
+            self._listening = True
+            layout.set_contributors(self._contributors())
+            if gives:
+                self._donor.send(iteration, None, True)
+            return
+        if packed.numel():
+            self._compare_at = iteration + 1
+        else:
+            self._comparison = Comparison(self._session, self._updates)
+        layout.set_contributors(0)
+        self._stop_listening()
+        self._say_joined(iteration)
+        self._newcomers = []
+        self._announce(iteration + 1)
+
+    def _stop_listening(self) -> None:
+        if self._donor is not None:
+            self._donor.close()
+        self._donor = None
+        self._listening = self._spoiled = self.seats = False
+
+    def _say_joined(self, iteration: int) -> None:
+        if self._session.rank == 0:
+            joined = [self._session.members[rank] for rank in self._newcomers]
+            warnings.warn(
+                f"headrace: members {joined} joined after iteration {iteration}; "
+                f"{self._session.world_size} ranks go on",
+                stacklevel=2,
+            )
+
+    def _receive(self, iteration: int, listener: Listener) -> int:
+        """The other side of admit(): returns the iteration."""
+        root = self._old()[0]
+        packed, of = self._broadcast_state(root, iteration, False)
+        if not packed.numel():
+            listener.run(root, iteration, self._contributors())
+            packed, of = self._broadcast_state(root, iteration, False)
+        if packed.numel():
+            self._compare_at = of + 1
+            self._updates.unpack(packed, set(self._updates.parameters()))
+        else:
+            self._compare_at = 0
+            self._comparison = Comparison(self._session, self._updates)
+        return of
+
+    def _broadcast_state(self, root: int, iteration: int, at_once: bool) -> tuple[torch.Tensor, int]:
+        """All of the root's, of after its iteration, if that says so; else nothing."""
         packed = torch.empty(0, dtype=torch.uint8)
-        if self._session.rank == root:
+        if self._session.rank == root and at_once:
             packed = self._updates.pack()
         about = torch.tensor([packed.numel(), iteration], dtype=torch.int64)
         self._session.broadcast(about, root)
-        if self._session.rank != root:
-            packed = torch.empty(int(about[0]), dtype=torch.uint8)
-        self._session.broadcast(packed, root)
-        self._share_buffers(root)
-        self._newcomers = []
-
-    def _receive(self) -> int:
-        """The other side of admit(): returns the iteration."""
-        root = self._old()[0]
-        about = torch.zeros(2, dtype=torch.int64)
-        self._session.broadcast(about, root)
-        packed = torch.empty(int(about[0]), dtype=torch.uint8)
-        self._session.broadcast(packed, root)
-        self._updates.unpack(packed, set(self._updates.parameters()))
-        self._share_buffers(root)
-        self._newcomers = []
-        return int(about[1])
-
-    def _share_buffers(self, root: int) -> None:
-        """Newcomers begin with those of one of the others; afterwards they are each rank's own."""
-        for buffer in self.buffers:
-            if not buffer.numel():
-                continue
-            sent = buffer.detach().cpu().contiguous().clone()
-            self._session.broadcast(sent.view(-1).view(torch.uint8), root)
-            if self._joins:
-                with torch.no_grad():
-                    buffer.copy_(sent)
+        if int(about[0]):
+            if self._session.rank != root:
+                packed = torch.empty(int(about[0]), dtype=torch.uint8)
+            self._session.broadcast(packed, root)
+            share_buffers(self._session, self.buffers, root, self._joins)
+        return packed, int(about[1])
 
     def _greet(self, parameters: int) -> Sequence[int]:
         """After each meeting: who is new; they get the order of the parameters, which is returned."""
         if not self.elastic:
             return self.order
         session = self._session
+        self._stop_listening()
+        self._comparison = None
         new = torch.zeros(session.world_size, 1, dtype=torch.int64)
         new[session.rank] = int(self._joins)
         session.all_gather(new)
@@ -385,20 +418,9 @@ class Recovery:
         """The ranks that have had a part in the iteration that is under way."""
         return [r for r in range(self._session.world_size) if r not in self._newcomers]
 
-    def _sum_beside(self, slots: Sequence[Slot]) -> None:
-        """Sums an iteration again beside newcomers, who add nothing and do not count in its averages."""
-        count = len(self._old())
-        for slot in slots:
-            if not slot.open:
-                continue
-            own = torch.zeros_like(slot.memory) if slot.kept is None else slot.kept
-            # As the service: halves are summed in float32.
-            wide = own.dtype in (torch.float16, torch.bfloat16)
-            total = own.to("cpu", torch.float32 if wide else own.dtype, copy=True)
-            self._session.all_reduce(total, op="sum")
-            slot.memory.copy_(total.div_(count))
-            _restore_residual(slot)
-            slot.open, slot.operation = False, None
+    def _contributors(self) -> int:
+        """How many ranks' gradients make up an average."""
+        return self._session.world_size - len(self._newcomers)
 
     # ---- What all ranks do together, with the same facts -------------------------------------------
 
@@ -412,8 +434,6 @@ class Recovery:
         newest = int(facts[old, _ITERATION].max())
         # Else the service takes the iteration for one that has not ended: see Layout.set_iterations.
         counted = bool(facts[:, _FACTS:].all(dim=1).any())
-        if self.whole:
-            self._compare_at = newest + 1
         self.level = bool((facts[old, _ITERATION] == newest).all())
         if self.level:
             self._drop_partial(facts, slots)
@@ -425,14 +445,18 @@ class Recovery:
             if iteration == newest:
                 self._averaged = (iteration, self._session.world_size)
             if iteration < newest:
+                self._compare_at = newest + 1 if self.whole else 0
                 for slot in slots:
                     slot.open = False
                 return 0
+        # Where there are newcomers, when these have all.
+        if self.whole and not self._newcomers:
+            self._compare_at = newest + 1
         again = sum(slot.open for slot in slots)
         if again and self._newcomers:
-            self._sum_beside(slots)
+            sum_beside(self._session, slots, len(self._old()))
         elif again or (self.level and not counted and not self._newcomers):
-            self._sum_again(slots, layout)
+            sum_again(slots, layout)
         # Those that were behind, and newcomers then, vote when they have had their part in it.
         if self.level or again:
             self._vote()
@@ -524,7 +548,7 @@ class Recovery:
             packed = torch.empty(int(size), dtype=torch.uint8)
         self._session.broadcast(packed, root)
         if self._newcomers:
-            self._share_buffers(root)
+            share_buffers(self._session, self.buffers, root, self._joins)
         if self._joins:
             self._updates.unpack(packed, set(self._updates.parameters()))
         elif lacks:
@@ -535,40 +559,6 @@ class Recovery:
             for slot in due:
                 slot.due = None
 
-    def _sum_again(self, slots: Sequence[Slot], layout: Layout) -> None:
-        """An iteration of the layout has all gradients: those that have their average add zeros."""
-        averages = {slot.index: slot.memory.clone() for slot in slots if not slot.open}
-        # Zeros that are encoded take with them what was left out before.
-        residuals = {index: slots[index].residual for index in averages}
-        left_out = {i: each.clone() for i, each in residuals.items() if each is not None}
-        posted: list[Slot] = []
-        failure: Error | None = None
-        stream = devices.current_stream(layout.device)
-        try:
-            layout.begin_backward()
-            for slot in reversed(slots):
-                if slot.open:
-                    slot.memory.copy_(slot.kept)
-                    _restore_residual(slot)
-                else:
-                    slot.memory.zero_()
-                layout.post(slot.index, stream)
-                posted.append(slot)
-        except Error as error:
-            failure = error
-        for slot in posted:
-            try:
-                layout.wait(slot.index)
-                slot.open = False
-            except Error as error:
-                failure = failure or error
-        for index, average in averages.items():
-            slots[index].memory.copy_(average)
-        for index, residual in left_out.items():
-            slots[index].residual.copy_(residual)
-        if failure is not None:
-            raise failure
-
 
 def _refuse_averages(behind: dict[int, Lack], newest: int) -> None:
     """Only where ranks run different programs: the others did not wait for all averages."""
@@ -578,12 +568,6 @@ def _refuse_averages(behind: dict[int, Lack], newest: int) -> None:
         f"waits for all averages, and ranks that are in iteration {newest} did not wait for them and "
         "have none left: end all ranks and go on from a checkpoint"
     )
-
-
-def _restore_residual(slot: Slot) -> None:
-    """As it was before the gradient was first posted, which is to be summed again."""
-    if slot.residual is not None and slot.residual_kept is not None:
-        slot.residual.copy_(slot.residual_kept)
 
 
 def _close_ended(slots: Sequence[Slot]) -> None:

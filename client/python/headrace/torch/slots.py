@@ -107,6 +107,11 @@ class Slot:
             member.view = part.view(member.parameter.shape)
 
 
+def all_used(slots: Sequence[Slot]) -> bool:
+    """Whether this rank had a gradient for every parameter."""
+    return all(member.used for slot in slots for member in slot.members)
+
+
 def make_slots(
     members: Sequence[Member],
     modules: Mapping[torch.nn.Parameter, int],

@@ -62,7 +62,7 @@ def put_back(value: Any, before: Any) -> Any:
 def packed(value: Any) -> torch.Tensor:
     """A value as copied() makes it, as bytes."""
     tensors: list[torch.Tensor] = []
-    text = json.dumps(_encoded(value, tensors)).encode()
+    text = json.dumps(encoded(value, tensors)).encode()
     file = io.BytesIO()
     torch.save((torch.frombuffer(bytearray(text), dtype=torch.uint8), tensors), file)
     return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
@@ -72,27 +72,38 @@ def unpacked(data: torch.Tensor) -> Any:
     """What packed() was given, with its tensors on the CPU."""
     file = io.BytesIO(data.numpy().tobytes())
     text, tensors = torch.load(file, map_location="cpu", weights_only=True)
-    return _decoded(json.loads(bytes(text.numpy())), tensors)
+    return decoded(json.loads(bytes(text.numpy())), tensors)
 
 
-def _encoded(value: Any, tensors: list[torch.Tensor]) -> Any:
+def is_value(value: Any) -> bool:
+    """Whether it is made of numbers, text, None, tensors, lists, tuples and mappings."""
+    if isinstance(value, Mapping):
+        return all(map(is_value, [*value.keys(), *value.values()]))
+    if isinstance(value, (list, tuple)):
+        return all(map(is_value, value))
+    return torch.is_tensor(value) or isinstance(value, _PLAIN)
+
+
+def encoded(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """A value for JSON, whose tensors are appended to the list, and stand in it by their place there."""
     if torch.is_tensor(value):
         tensors.append(value)
         return ["tensor", len(tensors) - 1]
     if isinstance(value, dict):
-        return ["dict", [[_encoded(key, tensors), _encoded(each, tensors)] for key, each in value.items()]]
+        return ["dict", [[encoded(key, tensors), encoded(each, tensors)] for key, each in value.items()]]
     if isinstance(value, (list, tuple)):
-        return ["list" if isinstance(value, list) else "tuple", [_encoded(each, tensors) for each in value]]
+        return ["list" if isinstance(value, list) else "tuple", [encoded(each, tensors) for each in value]]
     return value
 
 
-def _decoded(value: Any, tensors: list[torch.Tensor]) -> Any:
+def decoded(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """What encoded() was given."""
     if not isinstance(value, list):
         return value
     kind, inside = value
     if kind == "tensor":
         return tensors[inside]
     if kind == "dict":
-        return {_decoded(key, tensors): _decoded(each, tensors) for key, each in inside}
-    parts = [_decoded(each, tensors) for each in inside]
+        return {decoded(key, tensors): decoded(each, tensors) for key, each in inside}
+    parts = [decoded(each, tensors) for each in inside]
     return parts if kind == "list" else tuple(parts)

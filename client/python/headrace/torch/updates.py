@@ -70,10 +70,26 @@ class Updates:
         """A step of the optimizer as a whole, from all gradients, with the options of now."""
         self._optimizer.step()
 
-    def digest(self) -> bytes:
-        """A hash of all parameters, for ranks to compare."""
+    def state_of(self, parameter: torch.nn.Parameter) -> dict[str, Any]:
+        """The optimizer's own, not a copy; empty before its first update."""
+        return self._optimizer.state.get(parameter, {})
+
+    def set_state(self, parameter: torch.nn.Parameter, state: dict[str, Any]) -> None:
+        """As state_of() of another rank; empty: as before the first update."""
+        if state:
+            self._optimizer.state[parameter] = state
+        else:
+            self._optimizer.state.pop(parameter, None)
+
+    def has_only_parameters(self) -> bool:
+        """Whether the optimizer keeps state of its parameters only, each by itself."""
+        known = set(self.parameters())
+        return all(torch.is_tensor(key) and key in known for key in self._optimizer.state)
+
+    def digest(self, parameters: Sequence[torch.nn.Parameter] | None = None) -> bytes:
+        """A hash of these parameters, or of all, for ranks to compare."""
         whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
-        for parameter in self.parameters():
+        for parameter in self.parameters() if parameters is None else parameters:
             memory = parameter.detach().cpu().contiguous().view(-1).view(torch.uint8)
             whole.update(memory.numpy().data)
         return whole.digest()

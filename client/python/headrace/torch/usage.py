@@ -15,8 +15,8 @@ class Usage(Slot):
     It is posted last of an iteration's gradients, so it stands where the planner expects that. Whoever has
     a gradient of his own for a parameter knows without it that the parameter was used.
 
-    ``tells``: one element more is not zero where a rank knows of others that wait to join, so that all
-    ranks learn of it in one iteration.
+    ``tells``: two elements more are not zero where a rank knows of others that wait to join, and where
+    newcomers have been sent all that the others have, so that all ranks learn of it in one iteration.
     """
 
     def __init__(self, slots: Sequence[Slot], tells: bool = False) -> None:
@@ -38,8 +38,8 @@ class Usage(Slot):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """An element for each parameter, and one for those that wait."""
-        return (len(self._all) + self._tells,)
+        """An element for each parameter, and two for those that wait and for newcomers."""
+        return (len(self._all) + 2 * self._tells,)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -50,26 +50,38 @@ class Usage(Slot):
         """Its memory."""
         self.memory = gradient.view(-1)
 
-    def note(self, waits: bool = False) -> None:
-        """Before it is posted, and after all others: what this rank has used, and whether it knows of
-        others that wait to join.
+    def note(self, waits: bool = False, seats: bool = False) -> None:
+        """Before it is posted, and after all others: what this rank has used, whether it knows of others that
+        wait to join, and whether it has sent newcomers all that it has.
         """
         self._reduced = None
         if all(member.used for member in self._all):
             self.memory.fill_(1)
         else:
-            used = [float(member.used) for member in self._all] + [0.0] * self._tells
+            used = [float(member.used) for member in self._all] + [0.0] * (2 * self._tells)
             self.memory.copy_(torch.tensor(used, dtype=self._dtype))
         if self._tells:
-            self.memory[-1] = float(waits)
+            self.memory[-2:] = torch.tensor([float(waits), float(seats)], dtype=self._dtype)
+
+    def note_nothing(self) -> None:
+        """Instead of note(), of a rank that gives nothing to the iteration."""
+        self._reduced = None
+        self.memory.zero_()
 
     def pop_waits(self) -> bool:
         """Whether any rank knew in the last iteration, all of whose averages are there, of others that
         wait to join; the same on all ranks, and once.
         """
-        if not self._tells or not float(self.memory[-1]):
+        return self._pop(-2)
+
+    def pop_seats(self) -> bool:
+        """Likewise whether newcomers have been sent all in the last iteration."""
+        return self._pop(-1)
+
+    def _pop(self, place: int) -> bool:
+        if not self._tells or not float(self.memory[place]):
             return False
-        self.memory[-1] = 0
+        self.memory[place] = 0
         return True
 
     def is_idle(self, member: Member) -> bool:
