@@ -214,6 +214,7 @@ void CompletionChecker::Expect(JobId job, Operation& operation, bool of_plan) co
                                .reduction = planned.reduction,
                                .root = planned.root,
                                .count = planned.count,
+                               .divisor = planned.contributors,
                                .members_count = world_size};
   for (std::uint32_t rank = 0; rank < world_size; ++rank) {
     transfer.members[rank] = operation.expected[rank].data();

@@ -94,7 +94,8 @@ ElasticCluster::ElasticCluster(const ElasticOptions& options)
             .job = "train",
             .rules = {.min_world = shape.min_world, .grace_ms = kGraceMs},
             .slow_bound = {},
-            .votes = options.votes} {
+            .votes = options.votes,
+            .listens = options.votes && options.seed % 2 == 0} {
   if (shape.faults.contains(ElasticFault::kStill)) {
     world.slow_bound = {.seconds = static_cast<std::uint32_t>(dice.Between(2, 4)),
                         .least_world = shape.min_world};

@@ -73,7 +73,7 @@ std::uint64_t ElasticSession::PostBarrier(bool follows_gradients) {
 
 void ElasticSession::PostGradient(const Planned& planned, std::uint64_t iteration,
                                   std::uint64_t of_epoch, std::uint32_t tensor,
-                                  std::span<const std::byte> input) {
+                                  std::span<const std::byte> input, std::uint32_t contributors) {
   const std::span<std::byte> memory =
       client_.Memory(kGradients).subspan(offsets_[tensor], planned.Bytes());
   std::ranges::copy(input, memory.begin());
@@ -84,11 +84,15 @@ void ElasticSession::PostGradient(const Planned& planned, std::uint64_t iteratio
   record.flags = ipc::kRecordIsGradient;
   record.tensor = kFirstTensor.value + tensor;
   record.count = planned.count;
+  const bool averages = planned.reduction == Reduction::kAverage;
+  record.contributors = averages ? contributors : 0;
   record.forward_ns = 1000;
   record.backward_ns = static_cast<std::uint64_t>(node_.now);
   record.posted_ns = static_cast<std::uint64_t>(node_.now);
   const std::uint64_t number = GradientNumber(of_epoch, tensor);
-  posted_.push_back({.number = number, .planned = planned, .input = {input.begin(), input.end()}});
+  Planned divided = planned;
+  divided.contributors = record.contributors;
+  posted_.push_back({.number = number, .planned = divided, .input = {input.begin(), input.end()}});
   open_.push_back({.number = number,
                    .record = client_.Post(std::bit_cast<ipc::Record>(record)),
                    .segment = kGradients,

@@ -44,14 +44,16 @@ class ElasticSession {
   static constexpr TensorId kFirstTensor{1};  // gradients have this number and the next ones
 
   // ---- posts ----
-  // Room for two collectives at a time: a small one of one number, and any other.
+  // Room for two collectives at a time: a small one of a few numbers, and any other.
   enum class Place : std::uint8_t { kSmall, kLarge };
   // `input` fills the memory; what is returned is its number.
   std::uint64_t Post(const Planned& planned, Place place, std::span<const std::byte> input);
   std::uint64_t PostBarrier(bool follows_gradients);
-  // `of_epoch`: the iteration as the epoch counts its layout's, from 1.
+  // `of_epoch`: the iteration as the epoch counts its layout's, from 1. `contributors`: as records
+  // have it.
   void PostGradient(const Planned& planned, std::uint64_t iteration, std::uint64_t of_epoch,
-                    std::uint32_t tensor, std::span<const std::byte> input);
+                    std::uint32_t tensor, std::span<const std::byte> input,
+                    std::uint32_t contributors);
 
   // ---- ends ----
   struct End {

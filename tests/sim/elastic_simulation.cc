@@ -108,6 +108,7 @@ ElasticTraining::Counts ElasticSimulation::counts() const {
     all.beside += each.beside;
     all.caught_up += each.caught_up;
     all.received += each.received;
+    all.listened += each.listened;
   }
   return all;
 }

@@ -33,6 +33,7 @@ TEST_P(ElasticSimulationTest, KeepsEveryPromiseForEverySeed) {
     done.beside += counts.beside;
     done.caught_up += counts.caught_up;
     done.received += counts.received;
+    done.listened += counts.listened;
     const ElasticBooks::Counts& books = simulation.run().books.counts();
     changes.shrinks += books.shrinks;
     changes.joins += books.joins;
@@ -58,6 +59,7 @@ TEST_P(ElasticSimulationTest, KeepsEveryPromiseForEverySeed) {
   record("beside", done.beside);
   record("caught_up", done.caught_up);
   record("received", done.received);
+  record("listened", done.listened);
   record("strangers", strangers);
   record("switches", switches);
   record("gave_up", gave_up);
@@ -65,7 +67,8 @@ TEST_P(ElasticSimulationTest, KeepsEveryPromiseForEverySeed) {
   // A run in which nothing happens proves nothing.
   for (const std::uint64_t each :
        {changes.shrinks, changes.joins, changes.spares, changes.moves, evicted, done.summed_again,
-        done.handed_on, done.beside, done.caught_up, done.received, strangers, switches}) {
+        done.handed_on, done.beside, done.caught_up, done.received, done.listened, strangers,
+        switches}) {
     EXPECT_GT(each, 0U);
   }
   EXPECT_GT(applied, 3 * seeds.count());

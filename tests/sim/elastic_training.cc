@@ -64,8 +64,8 @@ void ElasticTraining::Enter(ElasticSession& session) {
   session_ = &session;
   layout_iteration_ = 0;
   ended_.clear();
-  meets_ = false;
-  flag_ = 0;
+  meets_ = seats_ = listening_ = has_sent_ = false;
+  flag_ = piece_ = 0;
   PostFacts();
   phase_ = Phase::kComparing;
 }
@@ -74,7 +74,10 @@ void ElasticTraining::Leave() {
   // What it has is of as many ranks as there were.
   if (session_ != nullptr && averaged_ != applied_ + 1) {
     averaged_ = applied_ + 1;
-    averaged_world_ = session_->world_size();
+    averaged_world_ = ContributorsCount();
+  }
+  if (newcomer_) {
+    for (Average& each : averages_) each = {};
   }
   session_ = nullptr;
   phase_ = Phase::kOut;
@@ -92,10 +95,12 @@ void ElasticTraining::OnEnd(const ElasticSession::End& end) {
   if (!is_gradient) {
     ended_.insert(end.number);
     if (end.number == collective_) result_ = end.result;
+    if (end.number == piece_) piece_result_ = end.result;
     if (end.number != flag_) return;
-    std::int64_t flag = 0;
-    std::memcpy(&flag, end.result.data(), sizeof flag);
-    meets_ = flag != 0;
+    std::int64_t flags[2];
+    std::memcpy(flags, end.result.data(), sizeof flags);
+    meets_ = flags[0] != 0;
+    seats_ = flags[1] != 0;
     return;
   }
   const std::uint32_t tensor = TensorOf(end.number);
@@ -202,7 +207,11 @@ std::optional<std::string> ElasticTraining::Compare() {
     CompareLevel(all);
   }
   const bool has_newcomers = old_.size() < all.size();
-  if (level && has_newcomers) work_.push_back({.kind = Work::Kind::kHandOver, .root = old_[0]});
+  listening_ = level && has_newcomers && world_.listens;
+  if (listening_ && newcomer_) applied_ = newest;
+  if (level && has_newcomers && !listening_) {
+    work_.push_back({.kind = Work::Kind::kHandOver, .root = old_[0]});
+  }
   return std::nullopt;
 }
 
@@ -292,10 +301,11 @@ std::optional<std::string> ElasticTraining::DoWork() {
   while (true) {
     if (lost_all_) return std::nullopt;
     if (work_.empty()) {
-      // A newcomer has all by now.
       zeros_ = 0;
-      old_.resize(session_->world_size());
-      std::iota(old_.begin(), old_.end(), 0U);
+      if (!listening_) {  // a newcomer has all by now
+        old_.resize(session_->world_size());
+        std::iota(old_.begin(), old_.end(), 0U);
+      }
       begun_ = false;
       phase_ = Phase::kTraining;
       return std::nullopt;
@@ -379,7 +389,9 @@ std::optional<std::string> ElasticTraining::EndWork(const Work& work) {
     case kVote:
       return newcomer_ ? std::nullopt : CheckOthersHaveAll();
     case kApply:
-      return newcomer_ ? std::nullopt : Apply();
+      if (!newcomer_) return Apply();
+      if (listening_) ++applied_;
+      return std::nullopt;
     case kHandOver:
       return EndHandOver(work);
   }
@@ -475,7 +487,7 @@ void ElasticTraining::PostGradients(std::uint64_t zeros) {
     if ((zeros >> tensor & 1) == 0) {
       bytes = world_.books.GradientOf(process_, applied_ + 1, tensor);
     }
-    session_->PostGradient(planned, applied_ + 1, layout_iteration_, tensor, bytes);
+    session_->PostGradient(planned, applied_ + 1, layout_iteration_, tensor, bytes, 0);
     ++open_;
   }
 }
@@ -483,7 +495,7 @@ void ElasticTraining::PostGradients(std::uint64_t zeros) {
 void ElasticTraining::BeginIteration() {
   begun_ = true;
   averaged_ = applied_ + 1;
-  averaged_world_ = session_->world_size();
+  averaged_world_ = ContributorsCount();
   ++layout_iteration_;
   order_.resize(tensors_count());
   std::iota(order_.begin(), order_.end(), 0U);
@@ -492,13 +504,62 @@ void ElasticTraining::BeginIteration() {
     std::swap(order_[i - 1], order_[world_.dice.Below(i)]);
   }
   posted_ = 0;
-  const std::int64_t called = called_ ? 1 : 0;
+  PostPiece();
+  const bool sends = listening_ && session_->rank() == old_[0];
+  const std::int64_t flags[] = {called_ ? 1 : 0, sends && world_.dice.Chance(40) ? 1 : 0};
   const Planned planned{.kind = Collective::kAllReduce,
                         .dtype = DType::kInt64,
                         .reduction = Reduction::kMax,
-                        .count = 1};
-  flag_ =
-      session_->Post(planned, ElasticSession::Place::kSmall, std::as_bytes(std::span(&called, 1)));
+                        .count = std::size(flags)};
+  flag_ = session_->Post(planned, ElasticSession::Place::kSmall, std::as_bytes(std::span(flags)));
+}
+
+std::uint32_t ElasticTraining::ContributorsCount() const {
+  return static_cast<std::uint32_t>(listening_ ? old_.size() : session_->world_size());
+}
+
+// A newcomer gives negative zeros, which leave all sums as they are.
+std::vector<std::byte> ElasticTraining::GradientOf(std::uint32_t tensor) const {
+  if (!newcomer_) return world_.books.GradientOf(process_, applied_ + 1, tensor);
+  const Planned planned = world_.books.PlannedOf(tensor);
+  std::vector<std::byte> bytes(planned.Bytes());
+  const std::size_t size = SizeOf(planned.dtype);
+  for (std::size_t at = size - 1; at < bytes.size(); at += size) bytes[at] = std::byte{0x80};
+  return bytes;
+}
+
+// Of before the iteration; nobody waits for it before the iteration's end.
+void ElasticTraining::PostPiece() {
+  piece_ = 0;
+  if (!listening_ || std::exchange(has_sent_, true)) return;
+  const std::vector<std::byte> bytes = PackState();
+  const Planned planned{.kind = Collective::kBroadcast,
+                        .dtype = DType::kUInt8,
+                        .root = old_[0],
+                        .count = bytes.size()};
+  piece_ = session_->Post(planned, ElasticSession::Place::kLarge, bytes);
+}
+
+std::optional<std::string> ElasticTraining::ReadPiece() {
+  if (piece_ == 0 || !newcomer_) return std::nullopt;
+  std::uint64_t numbers[2];
+  std::memcpy(numbers, piece_result_.data(), sizeof numbers);
+  if (numbers[0] != applied_) {
+    return fmt::format("process {} has averages from iteration {} on, and the state after {}",
+                       process_, applied_ + 1, numbers[0]);
+  }
+  state_ = numbers[1];
+  return world_.books.OnReceived(process_, applied_, state_);
+}
+
+std::optional<std::string> ElasticTraining::Seat() {
+  listening_ = seats_ = has_sent_ = false;
+  old_.resize(session_->world_size());
+  std::iota(old_.begin(), old_.end(), 0U);
+  if (!std::exchange(newcomer_, false)) return std::nullopt;
+  ++counts_.received;
+  ++counts_.listened;
+  return world_.books.OnReceived(process_, applied_, state_);
 }
 
 std::optional<std::string> ElasticTraining::Train() {
@@ -507,7 +568,7 @@ std::optional<std::string> ElasticTraining::Train() {
        some > 0 && posted_ < order_.size(); --some) {
     const std::uint32_t tensor = order_[posted_++];
     session_->PostGradient(world_.books.PlannedOf(tensor), applied_ + 1, layout_iteration_, tensor,
-                           world_.books.GradientOf(process_, applied_ + 1, tensor));
+                           GradientOf(tensor), listening_ ? ContributorsCount() : 0);
     ++open_;
   }
   if (posted_ < order_.size()) return std::nullopt;
@@ -518,11 +579,14 @@ std::optional<std::string> ElasticTraining::Train() {
 
 std::optional<std::string> ElasticTraining::CloseIteration() {
   if (open_ != 0 || !HasEnded(collective_) || !HasEnded(flag_)) return std::nullopt;
+  if (piece_ != 0 && !HasEnded(piece_)) return std::nullopt;
   if (world_.votes) {
     if (auto wrong = CheckOthersHaveAll()) return wrong;
   }
+  if (auto wrong = ReadPiece()) return wrong;
   phase_ = Phase::kTraining;
-  return Apply();
+  if (auto wrong = Apply()) return wrong;
+  return listening_ && seats_ ? Seat() : std::nullopt;
 }
 
 // The barrier has said so.

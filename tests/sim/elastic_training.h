@@ -5,7 +5,9 @@
 // An iteration is applied once all ranks have all of its averages, which a barrier behind the
 // gradients says. After a loss averages that some have go to the others; what nobody has is summed
 // again over those that remain. Who comes later has no part in such an iteration, and is given the
-// state after it. The rules are those of the torch client's Recovery, written anew.
+// state after it; or it listens: it gives nothing to the iterations that follow and has their
+// averages, the state travels beside the first of them, and it contributes when a rank says that
+// all was sent. The rules are those of the torch client's Recovery, written anew.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +41,7 @@ class ElasticTraining {
   // it has entered, and no operation has failed.
   std::optional<std::string> Step();
   // Some rank was called to let others in: those that have this iteration are to meet.
-  bool WantsToMeet() const { return meets_; }
+  bool WantsToMeet() const { return meets_ && !listening_; }
   // No gradient of its next iteration is posted.
   bool IsBetween() const { return phase_ == Phase::kTraining && !begun_; }
   // Others wait to join.
@@ -64,6 +66,7 @@ class ElasticTraining {
     std::uint64_t beside = 0;        // gradients that were summed again beside newcomers
     std::uint64_t caught_up = 0;     // ranks that were an iteration behind
     std::uint64_t received = 0;      // states that newcomers were given
+    std::uint64_t listened = 0;      // ... while the others trained on
   };
   const Counts& counts() const { return counts_; }
 
@@ -113,6 +116,11 @@ class ElasticTraining {
   std::vector<std::byte> PackState() const;
   std::optional<std::string> Apply();
   std::optional<std::string> CheckOthersHaveAll() const;
+  std::uint32_t ContributorsCount() const;
+  std::vector<std::byte> GradientOf(std::uint32_t tensor) const;
+  void PostPiece();
+  std::optional<std::string> ReadPiece();
+  std::optional<std::string> Seat();
 
   void BeginIteration();
   std::optional<std::string> Train();
@@ -133,6 +141,12 @@ class ElasticTraining {
   bool called_ = false;
   bool meets_ = false;
   bool lost_all_ = false;
+
+  bool listening_ = false;   // there are newcomers, which contribute nothing yet
+  bool has_sent_ = false;    // they were sent the state, or are sent it beside this iteration
+  std::uint64_t piece_ = 0;  // the collective that carries it; 0: none does
+  std::vector<std::byte> piece_result_;
+  bool seats_ = false;  // from the next iteration on they contribute
 
   bool newcomer_;
   std::uint64_t applied_ = 0;

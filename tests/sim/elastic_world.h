@@ -48,6 +48,7 @@ struct ElasticWorld {
   service::SlowBound slow_bound;  // seconds 0: nobody looks for slow ranks
   std::uint32_t timeout_ms = 600'000;
   bool votes = true;          // an iteration is a transaction
+  bool listens = false;       // who joins is given the state while the others train on
   std::uint64_t numbers = 0;  // of connections and questions
   // What is wrong, where a rank of the session's job has not all averages of that iteration.
   std::function<std::optional<std::string>(const ElasticSession&, std::uint64_t iteration)>

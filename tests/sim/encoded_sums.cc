@@ -33,7 +33,8 @@ std::optional<std::string> EncodedSums::Check(std::uint64_t iteration, const Pla
   const bool is_nothing = std::ranges::all_of(left_out_, [](double each) { return each == 0; });
   const std::vector<float> sums = FloatsOf(result);
   const auto ranks = static_cast<double>(inputs.size());
-  const double divisor = planned.reduction == Reduction::kAverage ? ranks : 1;
+  const double among = planned.contributors != 0 ? planned.contributors : ranks;
+  const double divisor = planned.reduction == Reduction::kAverage ? among : 1;
   // All nodes' contributions err by their share of that together, and the sum of what those have
   // come to once more.
   const double encoded_max = ranks * planned.value_max + left_out_max_;

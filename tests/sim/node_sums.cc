@@ -67,9 +67,12 @@ std::vector<Bytes> SumsOf(const Planned& planned, const NodeSums& nodes,
     for (const std::uint32_t rank : ranks) own.push_back(&inputs[rank]);
     divisor += static_cast<std::uint32_t>(own.size());
     // At a rendezvous to which only one node came, its job is like any other inside of a node.
-    if (nodes.ranks.size() == 1) return {Sum(planned, own, divisor)};
+    const bool alone = nodes.ranks.size() == 1;
+    if (alone)
+      return {Sum(planned, own, planned.contributors != 0 ? planned.contributors : divisor)};
     terms.push_back(own.size() == 1 ? *own.front() : Sum(planned, own, 0));
   }
+  if (planned.contributors != 0) divisor = planned.contributors;
   using transport::Algorithm;
   // Parts are reduced to the node that gets them, which adds as servers do.
   const bool in_order = nodes.served || planned.kind != Collective::kAllReduce;

@@ -29,7 +29,8 @@ struct Planned {
   bool encoded = false;
   double error_bound = 0;
   double value_max = 0;
-  bool uneven = false;  // of an all_gather or reduce_scatter: its parts are of any size
+  std::uint32_t contributors = 0;  // by which an average is divided; 0: by all ranks
+  bool uneven = false;             // of an all_gather or reduce_scatter: its parts are of any size
 
   bool HasParts() const { return uneven || MovesInMessages(kind); }
   std::size_t Bytes() const { return count * SizeOf(dtype); }
