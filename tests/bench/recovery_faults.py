@@ -106,12 +106,14 @@ def over_join(ranks: int, seconds: float, tuned: bool) -> dict[str, float | None
         begin(run, service, 1, seconds, joiner, STEPS_MAX)
         joined_s = run.await_world(started_s, ranks + 1, [])
         time.sleep(JOIN_AFTER_S)
+        last_s = joined_s + started_s + JOIN_AFTER_S
         before, after = [], []
         for pid, rows in run.iterations().items():
             if pid not in old:
                 continue
             for (begin_s, _, _), (end_s, _, _) in itertools.pairwise(rows):
-                (before if end_s < started_s else after).append(end_s - begin_s)
+                if begin_s < last_s:
+                    (before if end_s < started_s else after).append(end_s - begin_s)
         return {"seconds": max(after), "joined_s": joined_s, "plain_s": statistics.median(before)}
 
 

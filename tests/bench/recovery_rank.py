@@ -4,7 +4,7 @@ usage: recovery_rank.py headrace|elastic|turns|gloo SECONDS FOLDER STEPS
 
 Appends a line to FOLDER/PID for each iteration that has ended: when (seconds of CLOCK_MONOTONIC), its number, and of
 how many ranks it was. ``elastic`` is DDP by elastic_run(). ``gloo`` is DDP under torchrun, which saves a checkpoint
-after each iteration and goes on from it.
+after each iteration and goes on from it. RECOVERY_STATE_MIB: the size of parameters and optimizer state (3).
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from pathlib import Path
 
 import torch
 
-WIDTH = 256
+STATE_MIB = int(os.environ.get("RECOVERY_STATE_MIB", "3"))
+WIDTH = 256 if STATE_MIB < 64 else 1024
+LAYERS = STATE_MIB * 2**20 // (3 * 4 * WIDTH**2)  # AdamW keeps two numbers for each parameter
 
 
 def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
-    model = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(4)])
+    model = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
     return model, torch.optim.AdamW(model.parameters(), 1e-3)
 
 
