@@ -44,7 +44,10 @@ TEST(ExchangeEncoded, GivesAllNodesTheSameBitsInEachRun) {
 
 // As where gradients of a GPU cross from scratch memory, which is one piece.
 TEST(ExchangeEncoded, KeepsResidualsByRunsOfTheirOwnLikeThoseOfMemoryWithRuns) {
-  for (EncodedCase test : EncodedCases()) {
+  std::vector<EncodedCase> cases = EncodedCases();
+  cases.push_back(
+      {.codec = Codec::kInt4, .nodes = 3, .count = 9000, .runs_count = 9, .servers = 2});
+  for (EncodedCase test : cases) {
     if (test.runs_count == 0) continue;
     EncodedJob runs(test, 1);
     test.only_residual_has_runs = true;
