@@ -33,8 +33,9 @@
 // of its sends in the life of the group. The receive is posted, and accepted, before the other node
 // posts the send: messages for no open receive are dropped. Cancel ends it alone: an unknown part
 // of the bytes under way has been written, and later messages are dropped. With `meets` both may be
-// posted in any order: the receive is announced to the other node, and nothing of the send leaves
-// before. Positions of a node's sends that meet then grow in the order of their posts.
+// posted in any order: the receive is announced to the other node, and before that no more of the
+// send leaves than a first piece, of few sends at a time. Positions of a node's sends that meet
+// then grow in the order of their posts, and so do those of its receives that meet.
 //
 // In addition to transfers a node sends notices to other nodes of its group: a few bytes, each
 // delivered once, in the order in which they were sent to that node, and in no order with
@@ -119,7 +120,7 @@ struct NetworkCounters {
   std::uint64_t messages_dropped = 0;
 };
 
-inline constexpr std::size_t kNoticeBytesMax = std::size_t{24} << 10;
+inline constexpr std::size_t kNoticeBytesMax = std::size_t{72} << 10;
 
 // What came of a group beside its transfers: bytes from another member, or, once and without a
 // cause of this node's own, that its links have failed and nothing will come any more.

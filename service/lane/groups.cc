@@ -70,12 +70,13 @@ void Groups::Send(const SendNotices& message) {
   if (!groups_.contains(message.job.value)) return;
   std::vector<std::byte> bytes;
   for (const SendNotice& notice : message.notices) {
-    const std::vector<std::byte> next = Encode(notice);
-    HR_CHECK(next.size() <= transport::kNoticeBytesMax, notice.send, next.size());
-    if (bytes.size() + next.size() > transport::kNoticeBytesMax) {
+    const std::size_t size = EncodedSize(notice);
+    HR_CHECK(size <= transport::kNoticeBytesMax, notice.send, size);
+    if (bytes.size() + size > transport::kNoticeBytesMax) {
       transport_.SendNotice(message.job.value, message.node, std::exchange(bytes, {}));
     }
-    bytes.insert(bytes.end(), next.begin(), next.end());
+    bytes.reserve(bytes.size() + size);
+    Encode(notice, bytes);
   }
   if (!bytes.empty()) transport_.SendNotice(message.job.value, message.node, std::move(bytes));
 }

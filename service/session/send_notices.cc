@@ -24,6 +24,12 @@ std::string_view CutCause(std::string_view cause) {
   return cause.substr(0, size);
 }
 
+std::span<const std::byte> TailOf(const SendNotice& notice) {
+  const std::string_view cause = notice.code == Code::kOk ? "" : CutCause(notice.cause);
+  if (cause.empty()) return notice.data;
+  return std::as_bytes(std::span(cause));
+}
+
 SendNotice ReadNotice(const SendNoticeRecord& record, std::span<const std::byte> tail) {
   SendNotice notice{
       .kind = static_cast<SendNoticeKind>(record.kind),
@@ -47,10 +53,12 @@ SendNotice ReadNotice(const SendNoticeRecord& record, std::span<const std::byte>
 
 }  // namespace
 
-std::vector<std::byte> Encode(const SendNotice& notice) {
-  const std::string_view cause = notice.code == Code::kOk ? "" : CutCause(notice.cause);
-  const std::span<const std::byte> tail =
-      cause.empty() ? std::span<const std::byte>(notice.data) : std::as_bytes(std::span(cause));
+std::size_t EncodedSize(const SendNotice& notice) {
+  return sizeof(SendNoticeRecord) + TailOf(notice).size();
+}
+
+void Encode(const SendNotice& notice, std::vector<std::byte>& bytes) {
+  const std::span<const std::byte> tail = TailOf(notice);
   const SendNoticeRecord record{.send = notice.send,
                                 .tag = notice.tag,
                                 .count = notice.count,
@@ -63,10 +71,9 @@ std::vector<std::byte> Encode(const SendNotice& notice) {
                                 .on_gpu = notice.on_gpu,
                                 .ready = notice.ready,
                                 .code = static_cast<std::uint8_t>(notice.code)};
-  std::vector<std::byte> bytes(sizeof(record) + tail.size());
-  std::memcpy(bytes.data(), &record, sizeof(record));
-  std::ranges::copy(tail, bytes.begin() + sizeof(record));
-  return bytes;
+  const std::span<const std::byte> head = std::as_bytes(std::span(&record, 1));
+  bytes.insert(bytes.end(), head.begin(), head.end());
+  bytes.insert(bytes.end(), tail.begin(), tail.end());
 }
 
 Result<std::vector<SendNotice>> DecodeNotices(std::span<const std::byte> bytes) {

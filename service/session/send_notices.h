@@ -37,8 +37,8 @@ inline constexpr std::uint64_t kSendNamesEnd = std::uint64_t{1} << 47;
 inline constexpr std::uint64_t kSendBytesMax = std::uint64_t{1} << 40;
 // The bytes of a message that travels with its announcement, at most; and of all from one node to
 // another, of one job, that have not ended.
-inline constexpr std::size_t kSendDataMax = std::size_t{16} << 10;
-inline constexpr std::size_t kSendDataOpenMax = std::size_t{256} << 10;
+inline constexpr std::size_t kSendDataMax = std::size_t{64} << 10;
+inline constexpr std::size_t kSendDataOpenMax = std::size_t{1} << 20;
 // The bytes of a cause on its way.
 inline constexpr std::size_t kSendCauseMax = std::size_t{4} << 10;
 
@@ -109,8 +109,10 @@ struct SendNoticeRecord {
 };
 static_assert(sizeof(SendNoticeRecord) == 48 && std::is_trivially_copyable_v<SendNoticeRecord>);
 
-// One notice as bytes; a longer cause is cut.
-std::vector<std::byte> Encode(const SendNotice& notice);
+// The bytes of a notice; a longer cause is cut.
+std::size_t EncodedSize(const SendNotice& notice);
+// Appends them.
+void Encode(const SendNotice& notice, std::vector<std::byte>& bytes);
 // Those of one message. kCorrupt, with what is wrong: it comes from another service.
 Result<std::vector<SendNotice>> DecodeNotices(std::span<const std::byte> bytes);
 

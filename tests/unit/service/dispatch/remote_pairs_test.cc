@@ -203,7 +203,7 @@ TEST(RemotePairs, EndOnBothSidesWhenOneTimesOutAtAnyMoment) {
   for (const std::uint32_t who : {0U, 2U}) {
     std::size_t failed = 0;
     for (TimeNs steps = 0; steps < 60; ++steps) {
-      RemoteWorld world({{0, 1}, {2, 3}}, {.network = {.ns_per_byte = 500}});
+      RemoteWorld world({{0, 1}, {2, 3}}, {.network = {.ns_per_byte = 150}});
       ipc::Record send = SendTo(2, RemoteWorld::kLong, 3);
       ipc::Record receive = ReceiveFrom(0, RemoteWorld::kLong, 3);
       (who == 0 ? send : receive).timeout_ms = 1;

@@ -18,8 +18,9 @@ namespace headrace::support {
 struct RemoteWorld {
   using Ranks = std::vector<std::vector<std::uint32_t>>;
   // Elements, in several blocks of 1 KiB, and too many to travel with an announcement.
-  static constexpr std::uint64_t kLong = 5000;
+  static constexpr std::uint64_t kLong = 17'000;
   static_assert(kLong * sizeof(float) > service::kSendDataMax);
+  static constexpr std::size_t kSegmentBytes = std::size_t{1} << 18;
 
   explicit RemoteWorld(Ranks ranks_of_nodes = {{0, 1}, {2, 3}}, ClusterSpec spec = {},
                        bool form = true)
@@ -28,7 +29,7 @@ struct RemoteWorld {
     clients.resize(job.world_size);
     for (std::size_t node = 0; node < ranks.size(); ++node) {
       for (const std::uint32_t rank : ranks[node]) {
-        clients[rank] = &cluster.node(node).Attach(job, rank);
+        clients[rank] = &cluster.node(node).Attach(job, rank, kSegmentBytes);
         Fill(*clients[rank], 1000.0F * static_cast<float>(rank));
       }
     }

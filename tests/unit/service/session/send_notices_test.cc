@@ -32,6 +32,13 @@ SendNotice WithData(std::size_t bytes) {
   return notice;
 }
 
+std::vector<std::byte> Encoded(const SendNotice& notice) {
+  std::vector<std::byte> bytes;
+  Encode(notice, bytes);
+  EXPECT_EQ(bytes.size(), EncodedSize(notice));
+  return bytes;
+}
+
 TEST(SendNotices, EveryKindPassesUnchanged) {
   std::vector<SendNotice> sent{Announced(), WithData(kSendDataMax)};
   for (const SendNoticeKind kind :
@@ -51,7 +58,7 @@ TEST(SendNotices, EveryKindPassesUnchanged) {
                   .cause = "rank 5 left the job"});
   std::vector<std::byte> bytes;
   for (const SendNotice& notice : sent) {
-    const std::vector<std::byte> next = Encode(notice);
+    const std::vector<std::byte> next = Encoded(notice);
     bytes.insert(bytes.end(), next.begin(), next.end());
   }
   const auto read = DecodeNotices(bytes);
@@ -64,14 +71,14 @@ TEST(SendNotices, ALongCauseIsCutBetweenTwoCharacters) {
   refused.kind = SendNoticeKind::kRefused;
   refused.code = Code::kTimeout;
   refused.cause = std::string(kSendCauseMax - 1, 'x') + "\xc3\xa9 and more";
-  const auto read = DecodeNotices(Encode(refused));
+  const auto read = DecodeNotices(Encoded(refused));
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read->at(0).cause, std::string(kSendCauseMax - 1, 'x'));
 }
 
 TEST(SendNotices, ThatAreNoneAreRefused) {
   const auto wrong = [](const SendNotice& honest, auto change) {
-    std::vector<std::byte> bytes = Encode(honest);
+    std::vector<std::byte> bytes = Encoded(honest);
     SendNoticeRecord record;
     std::memcpy(&record, bytes.data(), sizeof(record));
     change(record);
@@ -100,7 +107,7 @@ TEST(SendNotices, ThatAreNoneAreRefused) {
   EXPECT_TRUE(wrong(WithData(64), [](auto& record) { record.on_gpu = 1; }));
   EXPECT_TRUE(wrong(WithData(64), [](auto& record) { record.kind = 2; }));
   EXPECT_TRUE(wrong(WithData(kSendDataMax + 2), [](auto&) {}));
-  std::vector<std::byte> cut = Encode(Announced());
+  std::vector<std::byte> cut = Encoded(Announced());
   cut.pop_back();
   EXPECT_FALSE(DecodeNotices(cut).ok());
 }
