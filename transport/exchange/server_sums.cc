@@ -19,6 +19,7 @@ PieceFault Senseless(std::size_t message) {
 EncodedRange InOnePiece(const CollectiveSpec& spec, std::uint64_t count, float* values) {
   return {.codec = spec.codec,
           .walk = RunWalk(DType::kFloat32, count, {}, 0),
+          .residual_walk = {},
           .range = {.begin = 0, .count = count},
           .memory = reinterpret_cast<std::byte*>(values)};
 }
