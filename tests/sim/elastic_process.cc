@@ -228,7 +228,7 @@ void ElasticProcess::HandIn() {
   }
   handed_in_ = true;
   world_.cluster.node(node()).Send(
-      service::SetLayout{identity.id, ElasticSession::kFirstTensor, handed});
+      service::SetLayout{identity.id, ElasticSession::kFirstTensor, handed, {}});
   Service()->OnLayoutSet(identity, handed, policy);
 }
 

@@ -135,7 +135,7 @@ void Training::HandIn(const Model& model) {
                      .dtype = layout.tensors[i].dtype,
                      .order = i});
   }
-  node_.Send(service::SetLayout{rank_.client().id(), TensorId{kSlots}, model_.layout});
+  node_.Send(service::SetLayout{rank_.client().id(), TensorId{kSlots}, model_.layout, {}});
 }
 
 bool Training::Post(Manner manner, std::uint32_t timeout_ms, TimeNs now, Dice& dice) {
