@@ -100,14 +100,7 @@ class Layout:
         self._residuals: int | None = None  # where they begin
         self._residuals_arena: Arena | None = None  # of a GPU's gradients
         if lossy and keeps_residuals():
-            if device is None:
-                self._residuals = -(-end // _RESIDUALS_ALIGNMENT) * _RESIDUALS_ALIGNMENT
-                options.residuals = self._residuals
-                end += self._residuals
-            else:
-                self._residuals = 0
-                self._residuals_arena = Arena(session, max(end, 1))
-                options.residuals_segment = self._residuals_arena.segment
+            end = self._make_room(end, device, options)
         self._arena = Arena(session, max(end, 1), device)
         handle = ctypes.c_void_p()
         status = c.hr_layout_create(
@@ -130,6 +123,17 @@ class Layout:
             c.hr_layout_post_on_stream,
             c.hr_layout_wait_on_stream,
         )
+
+    def _make_room(self, end: int, device: int | None, options: library.LayoutOptions) -> int:
+        """Room for residuals, behind the host's gradients or apart from those of a GPU; where the arena ends."""
+        if device is not None:
+            self._residuals = 0
+            self._residuals_arena = Arena(self.session, max(end, 1))
+            options.residuals_segment = self._residuals_arena.segment
+            return end
+        self._residuals = -(-end // _RESIDUALS_ALIGNMENT) * _RESIDUALS_ALIGNMENT
+        options.residuals = self._residuals
+        return end + self._residuals
 
     def _c_specs(self) -> ctypes.Array:
         specs = (library.TensorSpec * len(self.gradients))()

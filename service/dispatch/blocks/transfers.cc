@@ -204,7 +204,7 @@ std::byte* ResidualOf(Job& job, const Operation& operation, const transport::Tra
   return job.residuals.memory;
 }
 
-// Of a part that NCCL carries from GPUs there is none: such a layout has no codec.
+// A part that NCCL carries from GPUs has none: such a layout has no codec.
 void AddResidual(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
                  transport::Transfer& transfer) {
   if (block.from_gpus) return;

@@ -1,4 +1,4 @@
-"""One rank of tests/bench/sharded: trains the same model of fully_shard() in several ways by turns."""
+"""One rank of tests/bench/fsdp: trains the same model of fully_shard() in several ways by turns."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import headrace.torch
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-
-import headrace.torch
 
 WAYS = ("gloo", "headrace", "accelerated")
 WARM_UP = 4  # iterations of each turn that do not count: the first have no order to go by

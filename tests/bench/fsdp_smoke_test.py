@@ -1,7 +1,7 @@
-"""Runs tests/bench/sharded in its smallest form and looks at the fields of its JSON; at no time. Also the simulation
+"""Runs tests/bench/fsdp in its smallest form and looks at the fields of its JSON; at no time. Also the simulation
 of orders: sending first what is needed first is never slower.
 
-usage: sharded_smoke_test.py BUILD
+usage: fsdp_smoke_test.py BUILD
 """
 
 import json
@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def check_order() -> None:
-    command = [str(HERE / "sharded_order"), "--profiles", "resnet50", "--ratios", "0.5", "2"]
+    command = [str(HERE / "fsdp_order"), "--profiles", "resnet50", "--ratios", "0.5", "2"]
     head, *rows = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert head.split()[:4] == ["profile", "layers", "ratio", "parameters"], head
     assert len(rows) == 4, rows
@@ -26,8 +26,8 @@ def check_order() -> None:
 def main(build: str) -> int:
     check_order()
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "sharded.json"
-        command = [str(HERE / "sharded"), "--smoke", "--build", build, "--json", str(path)]
+        path = Path(folder) / "fsdp.json"
+        command = [str(HERE / "fsdp"), "--smoke", "--build", build, "--json", str(path)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode == 77:
             print(done.stdout.strip())
