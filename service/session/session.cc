@@ -124,7 +124,11 @@ Status Session::SetLayout(TensorId first, std::shared_ptr<const Layout> layout,
   const std::uint64_t end = EndOf(*layout);
   const std::span<std::byte> left_out =
       residuals.segment ? FindSegment(*residuals.segment) : memory;
-  if (gradients_ || memory.empty() || tensor->offset < before ||
+  // A number may have been given to another segment since control looked, and to one on a GPU,
+  // which nobody may touch from here.
+  const bool on_gpu = tensor != nullptr && !residuals.is_nowhere() &&
+                      DeviceOf(residuals.segment.value_or(tensor->segment)) != transport::kHost;
+  if (gradients_ || memory.empty() || on_gpu || tensor->offset < before ||
       end > memory.size() - (tensor->offset - before) || residuals.offset > left_out.size() ||
       (!residuals.is_nowhere() && end > left_out.size() - residuals.offset)) {
     return Error(Code::kInvalidArgument,

@@ -139,6 +139,10 @@ class Unit(ReduceScatter):
         self.due: dict[torch.nn.Parameter, Due] = {}
         self.hidden = 0  # reduce-scatters that backward did not wait for
 
+    def is_on_gpu(self) -> bool:
+        """Whether its parameters are."""
+        return any(each.device.type != "cpu" for each in self.parameters())
+
     def parameters(self) -> list[torch.nn.Parameter]:
         """The sharded ones."""
         return [each.sharded_param for each in self._group.fsdp_params]
@@ -240,7 +244,9 @@ class ShardedOptimizer(WrappingOptimizer):
                 unit.gathering = Gathering(unit.memory)
                 unit.module.set_custom_all_gather(unit.gathering)
             self._register(unit)
-        self._ahead = GatherAhead([unit.module for unit in self.units if unit.gathering])
+        # torch's streams do that on a GPU.
+        on_host = [unit for unit in self.units if unit.gathering and not unit.is_on_gpu()]
+        self._ahead = GatherAhead([unit.module for unit in on_host])
         setattr(model, _MARK, True)
 
     def _register(self, unit: Unit) -> None:

@@ -313,6 +313,16 @@ class GpuGradients : public GpuOperations {
   std::shared_ptr<const service::Layout> layout_ = PackedLayout({400, 300, 300});
 };
 
+// A segment's number may be another segment's by the time that dispatch hears of the layout.
+TEST_F(GpuGradients, HaveNoResidualsInMemoryThatNobodyMayTouchFromHere) {
+  AttachOnGpus(2);
+  HandIn(*node_, *ranks_[0], layout_, 8192);
+  node_->Settle();
+  const std::uint64_t posted = PostGradient(*ranks_[0], *layout_, 0);
+  node_->Settle();
+  ExpectFailed(*ranks_[0], posted, Code::kInvalidArgument, {"has handed in no layout"});
+}
+
 TEST_F(GpuGradients, MoveBlockByBlockAsTheirWordsCome) {
   HandInAll();
   for (ClientEnd* rank : ranks_) {
