@@ -31,9 +31,10 @@ bool Cut(std::string_view& bytes, Number& number) {
 }
 
 Error Refuse() {
-  return Error(Code::kUnavailable,
-               "the other node's address is not one of several rails: give both nodes as many "
-               "`rails`, and the same release");
+  return {Code::kUnavailable,
+          "the other node's address is not one of several rails: give both nodes as many `rails`, "
+          "and the same "
+          "release"};
 }
 
 }  // namespace

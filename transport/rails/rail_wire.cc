@@ -55,7 +55,7 @@ std::string RailWire::Names() const {
   peers_.ForEach([&in_use](std::uint32_t, const RailPeer& peer) {
     if (peer.health.active()) in_use.insert(*peer.health.active());
   });
-  const std::string own = rails_[0]->Names();
+  std::string own = rails_[0]->Names();
   std::vector<std::string> others;
   for (const std::size_t rail : in_use) {
     if (rail != 0) others.push_back(rails_[rail]->Names());
