@@ -15,12 +15,21 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 STATE_MIB = int(os.environ.get("RECOVERY_STATE_MIB", "3"))
 WIDTH = 256 if STATE_MIB < 64 else 1024
 LAYERS = STATE_MIB * 2**20 // (3 * 4 * WIDTH**2)  # AdamW keeps two numbers for each parameter
+
+# What `turns` compares: arguments of headrace.init(), and whether an iteration is a transaction.
+TURNS: dict[str, tuple[dict[str, Any], bool]] = {
+    "nothing": ({}, False),
+    "reconnect": ({"reconnect": 30}, False),
+    "shrink": ({"shrink": 1, "reconnect": 30}, False),
+    "transaction": ({"shrink": 1, "reconnect": 30}, True),
+}
 
 
 def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -87,18 +96,18 @@ def by_elastic_run(run: Run) -> None:
 
 
 def by_turns(run: Run) -> None:
-    """Every second iteration is a transaction: two jobs of the same ranks, each with a model of its own."""
+    """A job of each of TURNS, of the same ranks, with a model of its own; they take turns at iterations."""
     import headrace
     import headrace.torch
 
     kinds = []
-    for transaction in (True, False):
-        session = headrace.init(job="voting" if transaction else "plain")
+    for name, (settings, transaction) in TURNS.items():
+        session = headrace.init(job=f"turns-{name}", **settings)
         model, adam = build()
         optimizer = headrace.torch.ScheduledOptimizer(adam, model, session, transaction=transaction)
         kinds.append((session, model, optimizer))
     for number in range(run.steps):
-        session, model, optimizer = kinds[number % 2]
+        session, model, optimizer = kinds[number % len(kinds)]
         optimizer.zero_grad()
         run.iterate(model, optimizer.step)
         optimizer.synchronize()
