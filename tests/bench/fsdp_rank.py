@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
-import time
-from collections.abc import Callable
-from pathlib import Path
 
 import headrace.torch
 import torch
 import torch.distributed as dist
+import wrapped_rank
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-
-WAYS = ("gloo", "headrace", "accelerated")
-WARM_UP = 4  # iterations of each turn that do not count: the first have no order to go by
 
 
 class Block(torch.nn.Module):
@@ -59,25 +52,8 @@ class Training:
         return loss.item()
 
 
-def timed(count: int, iterate: Callable[[], float]) -> tuple[list[float], list[float]]:
-    seconds, losses = [], []
-    for _ in range(count):
-        begin = time.monotonic()
-        losses.append(iterate())
-        seconds.append(time.monotonic() - begin)
-    return seconds, losses
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ways", nargs="+", required=True)
-    parser.add_argument("--width", type=int, required=True)
-    parser.add_argument("--blocks", type=int, required=True)
-    parser.add_argument("--batch", type=int, required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--result", type=Path, required=True)
-    arguments = parser.parse_args()
+    arguments = wrapped_rank.parser("width", "blocks", "batch").parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("headrace")
     gloo = dist.new_group(backend="gloo")
@@ -86,22 +62,7 @@ def main() -> None:
         "gloo": DeviceMesh.from_group(gloo, "cpu", mesh=torch.tensor(world)),
         "headrace": DeviceMesh.from_group(dist.group.WORLD, "cpu", mesh=torch.tensor(world)),
     }
-    trainings = {way: Training(way, arguments, meshes) for way in arguments.ways}
-    seconds: dict[str, list[float]] = {way: [] for way in trainings}
-    turns: dict[str, list[float]] = {way: [] for way in trainings}
-    losses: dict[str, list[float]] = {way: [] for way in trainings}
-    ways = list(trainings)
-    for number in range(arguments.rounds):
-        first = number % len(ways)
-        for way in ways[first:] + ways[:first]:
-            dist.barrier()
-            took, lost = timed(arguments.steps + WARM_UP, trainings[way].iterate)
-            losses[way] += lost
-            seconds[way] += took[WARM_UP:]
-            turns[way].append(statistics.median(took[WARM_UP:]))
-    result = {"bytes": next(iter(trainings.values())).bytes, "seconds": seconds, "turns": turns, "losses": losses}
-    arguments.result.write_text(json.dumps(result))
-    dist.barrier()
+    wrapped_rank.run_by_turns(arguments, {way: Training(way, arguments, meshes) for way in arguments.ways})
     dist.destroy_process_group()
 
 
