@@ -140,6 +140,9 @@ struct Transfer {
   // helps the next sum of the same matrix. Zeros to begin with.
   std::uint64_t rows = 0;
   std::byte* factors = nullptr;
+  // Not null: the right factor that helps the next sum, one column of the matrix's rank after the
+  // other, is read here at the beginning and written here at the end.
+  std::byte* right_factor = nullptr;
   // What such a codec draws by chance follows from it: equal on every node and in every run, and
   // another one for each transfer and each rail.
   std::uint64_t seed = 0;

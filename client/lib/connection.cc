@@ -328,6 +328,7 @@ Status Connection::SetLayout(const LayoutNotice& layout) {
     call.setCompressAfter(layout.compress_after);
     call.setResiduals(layout.residuals);
     if (layout.residuals_segment) call.setResidualsSegment(*layout.residuals_segment);
+    call.setFactorsRank(layout.factors_rank);
     call.setIterationsBefore(layout.iterations_before);
     call.setAdaptive(layout.adaptive);
     auto rows = call.initRows(static_cast<unsigned>(layout.rows.size()));

@@ -39,6 +39,7 @@ struct LayoutNotice {
   std::uint64_t compress_after = 0;
   std::uint64_t residuals = 0;                       // where in residuals_segment
   std::optional<std::uint32_t> residuals_segment{};  // none: the gradients', where 0 is nowhere
+  std::uint32_t factors_rank = 0;                    // of the right factors behind the residuals
   std::uint64_t iterations_before = 0;               // of earlier epochs
   bool adaptive = false;                             // the optimizer is, as Adam
   std::vector<std::uint64_t> rows{};  // of each tensor, 0 where it is no matrix; or none

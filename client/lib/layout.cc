@@ -96,6 +96,7 @@ LayoutNotice NoticeOf(const hr_layout_options& options, std::size_t gradients_co
                       .compress_after = options.compress_after,
                       .residuals = options.residuals,
                       .residuals_segment = {},
+                      .factors_rank = options.factors_rank,
                       .adaptive = options.adaptive != 0};
   if (options.residuals_segment != nullptr) {
     notice.residuals_segment = options.residuals_segment->id;

@@ -1,6 +1,7 @@
 // A gradient as a matrix: which of them may cross between nodes as two factors (powersgd).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "ipc/base/codec_cost.h"
@@ -35,6 +36,13 @@ constexpr bool HasFactors(const Codec& codec, std::uint64_t rows, std::uint64_t 
 constexpr std::uint64_t FactorMemoryCount(const Codec& codec, std::uint64_t rows,
                                           std::uint64_t count) {
   return FactorsCount(codec, rows, count) + codec.parameter * (count / rows);
+}
+
+// The elements of room for a matrix's right factor, where its codec has at most that rank. A matrix
+// that has factors has more than twice as many rows as their rank.
+constexpr std::uint64_t RightFactorRoom(std::uint64_t rank_max, std::uint64_t rows,
+                                        std::uint64_t count) {
+  return rows == 0 ? 0 : std::min(rank_max, rows / 2) * (count / rows);
 }
 
 }  // namespace headrace

@@ -6,7 +6,7 @@ using Cxx = import "/capnp/c++.capnp";
 using Admin = import "admin.capnp";
 $Cxx.namespace("headrace::schema");
 
-const protocolVersion :UInt32 = 4;
+const protocolVersion :UInt32 = 5;
 const gradientsSegment :UInt32 = 0xffffffff;
 # In place of a segment's number: the one in which the layout's gradients are.
 
@@ -124,7 +124,8 @@ interface Session {
   setLayout @5 (first :UInt32, count :UInt32, reduction :UInt8, policy :Text,
              codec :Text, codecs :List(Text), compressAfter :UInt64,
              residuals :UInt64, iterationsBefore :UInt64, adaptive :Bool,
-             rows :List(UInt64), residualsSegment :UInt32 = .gradientsSegment)
+             rows :List(UInt64), residualsSegment :UInt32 = .gradientsSegment,
+             factorsRank :UInt32)
       -> (refusal :Refusal);
   # The session's gradients: tensors first .. first + count - 1, in forward order, in one segment.
   # Once a session. policy empty: as the leader has it. codec: in which their sums cross between
@@ -134,7 +135,8 @@ interface Session {
   # nowhere. iterationsBefore: so many had
   # ended when the job lost a service; the largest of all ranks counts. adaptive: the optimizer divides
   # by what gradients were, as Adam does, so that some codecs make it diverge. rows: of each, where it
-  # is a matrix, and 0 where it is none; empty: nothing is said.
+  # is a matrix, and 0 where it is none; empty: nothing is said. factorsRank: behind the residuals there
+  # is room for the right factors of matrices of at most that rank (powersgd).
   registerDeviceSegment @6 (handle :DeviceHandle, pieces :List(Descriptor))
       -> (refusal :Refusal, segment :UInt32);
   # Memory of a GPU, as registerSegment. Returns when the service has mapped it for all GPUs that

@@ -280,10 +280,14 @@ Status MemoryAccounting::CheckResiduals(TensorId first, const Layout& layout,
                     id.value));
   }
   const std::uint64_t size = found->second.size;
-  const std::uint64_t length = EndOf(layout);
+  if (place.factors_rank > kRankMax) {
+    return Wrong(fmt::format("room for right factors of rank {}: 0 to {} are possible",
+                             place.factors_rank, kRankMax));
+  }
+  const std::uint64_t length = RightFactorOffsets(layout, place.factors_rank).back();
   const bool behind = id == tensor.segment;
   const std::uint64_t end =
-      behind ? tensor.offset - layout.tensors.front().offset + length : std::uint64_t{0};
+      behind ? tensor.offset - layout.tensors.front().offset + EndOf(layout) : std::uint64_t{0};
   if (place.offset % kResidualsAlignment == 0 && place.offset >= end && place.offset <= size &&
       length <= size - place.offset) {
     return {};

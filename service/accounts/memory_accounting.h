@@ -64,8 +64,9 @@ class MemoryAccounting {
   // Takes KeepLayout back: the other ranks' layouts are different.
   void DropLayout() { layout_count_ = 0; }
 
-  // Whether there is room for the layout's residuals: aligned, in the host's memory, within the
-  // segment and, where that has the gradients, behind them. kInvalidArgument with what is possible.
+  // Whether there is room for the layout's residuals and right factors: aligned, in the host's
+  // memory, within the segment and, where that has the gradients, behind them. kInvalidArgument
+  // with what is possible.
   Status CheckResiduals(TensorId first, const Layout& layout, const ResidualsPlace& place) const;
   // Whether it lies in memory of a GPU; it is registered.
   bool IsOnDevice(TensorId tensor) const;

@@ -234,6 +234,10 @@ void Control::Handle(const ResidualsAllocated& message) {
   }
 }
 
+void Control::Handle(const ResidualsFreed& message) {
+  leases_.ReleaseMemory(message.session, message.bytes);
+}
+
 void Control::Handle(const SessionBroken& message) {
   const SessionIdentity* identity = leases_.Find(message.session);
   if (identity == nullptr) return;

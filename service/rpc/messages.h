@@ -51,6 +51,11 @@ struct ResidualsAllocated {
   SessionId session;
   std::uint64_t bytes = 0;
 };
+// So many of these bytes are free again, while the job goes on.
+struct ResidualsFreed {
+  SessionId session;
+  std::uint64_t bytes = 0;
+};
 // Dispatch has let go of the session and of its memory, which mapping unmaps before it maps more
 // for the same user; for a session on which residuals are booked, the job is over, too.
 struct SessionDiscarded {
@@ -118,9 +123,10 @@ struct GpuBroken {
   std::string cause;
 };
 // JobFailed: the job takes no rank until all are gone.
-using RpcMessage = std::variant<SegmentMapped, SegmentProgress, SegmentRemoved, Pong, SessionBroken,
-                                ResidualsAllocated, SessionDiscarded, Drained, LaneAnswered,
-                                PartAnswered, JobFailed, Answered, PeersListed, PeerTried,
-                                QuorumAnswered, MembersWait, AskProbe, LoopFailed, GpuBroken>;
+using RpcMessage =
+    std::variant<SegmentMapped, SegmentProgress, SegmentRemoved, Pong, SessionBroken,
+                 ResidualsAllocated, ResidualsFreed, SessionDiscarded, Drained, LaneAnswered,
+                 PartAnswered, JobFailed, Answered, PeersListed, PeerTried, QuorumAnswered,
+                 MembersWait, AskProbe, LoopFailed, GpuBroken>;
 
 }  // namespace headrace::service

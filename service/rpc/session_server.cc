@@ -374,7 +374,8 @@ kj::Promise<void> SessionServer::releaseTensors(ReleaseTensorsContext context) {
 namespace {
 
 ResidualsPlace ReadResidualsPlace(schema::Session::SetLayoutParams::Reader params) {
-  ResidualsPlace place{.segment = {}, .offset = params.getResiduals()};
+  ResidualsPlace place{
+      .segment = {}, .offset = params.getResiduals(), .factors_rank = params.getFactorsRank()};
   const std::uint32_t segment = params.getResidualsSegment();
   if (segment != schema::GRADIENTS_SEGMENT) place.segment = SegmentId{segment};
   return place;

@@ -67,15 +67,20 @@ struct Layout {
 inline constexpr std::uint64_t kResidualsAlignment = 64;
 
 // Where a rank has room for residuals: from that byte of a segment of the host's memory on, and
-// without a segment of that in which the gradients are, behind them.
+// without a segment of that in which the gradients are, behind them. Behind the residuals there is
+// room for the right factors of matrices of at most that rank; 0: there is none.
 struct ResidualsPlace {
   std::optional<SegmentId> segment;
   std::uint64_t offset = 0;
+  std::uint32_t factors_rank = 0;
 
   bool is_nowhere() const { return !segment && offset == 0; }
 };
 // One past the last byte of the layout, counted from its lowest tensor.
 std::uint64_t EndOf(const Layout& layout);
+// How many bytes behind the first residual each gradient's right factor has its room, and, as one
+// more, where the last one's ends: what all of it takes.
+std::vector<std::uint64_t> RightFactorOffsets(const Layout& layout, std::uint32_t factors_rank);
 
 // One iteration of a job on one node, in seconds: of each gradient the last local rank counts.
 // Times are what computing takes while the node's lanes are idle: what they cost it is taken off.

@@ -111,6 +111,19 @@ std::uint64_t EndOf(const Layout& layout) {
   return end;
 }
 
+std::vector<std::uint64_t> RightFactorOffsets(const Layout& layout, std::uint32_t factors_rank) {
+  std::uint64_t end = EndOf(layout);
+  if (factors_rank != 0)
+    end = (end + kResidualsAlignment - 1) / kResidualsAlignment * kResidualsAlignment;
+  std::vector<std::uint64_t> offsets;
+  for (const LayoutTensor& each : layout.tensors) {
+    offsets.push_back(end);
+    end += RightFactorRoom(factors_rank, each.rows, each.count) * sizeof(float);
+  }
+  offsets.push_back(end);
+  return offsets;
+}
+
 // Control has checked the layout against what was registered; a client that releases things at the
 // same time gets an error and not a crash.
 Status Session::SetLayout(TensorId first, std::shared_ptr<const Layout> layout,
@@ -122,6 +135,7 @@ Status Session::SetLayout(TensorId first, std::shared_ptr<const Layout> layout,
       tensor != nullptr ? FindSegment(tensor->segment) : std::span<std::byte>();
   const std::uint64_t before = layout->tensors.front().offset;
   const std::uint64_t end = EndOf(*layout);
+  std::vector<std::uint64_t> offsets = RightFactorOffsets(*layout, residuals.factors_rank);
   const std::span<std::byte> left_out =
       residuals.segment ? FindSegment(*residuals.segment) : memory;
   // A number may have been given to another segment since control looked, and to one on a GPU,
@@ -130,7 +144,7 @@ Status Session::SetLayout(TensorId first, std::shared_ptr<const Layout> layout,
                       DeviceOf(residuals.segment.value_or(tensor->segment)) != transport::kHost;
   if (gradients_ || memory.empty() || on_gpu || tensor->offset < before ||
       end > memory.size() - (tensor->offset - before) || residuals.offset > left_out.size() ||
-      (!residuals.is_nowhere() && end > left_out.size() - residuals.offset)) {
+      (!residuals.is_nowhere() && offsets.back() > left_out.size() - residuals.offset)) {
     return Error(Code::kInvalidArgument,
                  "the layout's tensors or their segment were released while it was handed in");
   }
@@ -141,7 +155,9 @@ Status Session::SetLayout(TensorId first, std::shared_ptr<const Layout> layout,
                 .base = memory.data() + (tensor->offset - before),
                 .device = DeviceOf(tensor->segment),
                 .residuals = residuals.is_nowhere() ? nullptr : left_out.data() + residuals.offset,
-                .residuals_segment = residuals.segment};
+                .residuals_segment = residuals.segment,
+                .factors_rank = residuals.factors_rank,
+                .factor_offsets = std::move(offsets)};
   return {};
 }
 

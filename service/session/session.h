@@ -144,6 +144,9 @@ class Session {
     // that it outlives the service; null: there is no room for it.
     std::byte* residuals = nullptr;
     std::optional<SegmentId> residuals_segment;  // of their own
+    // Behind the residuals: room for right factors, and where each gradient's is.
+    std::uint32_t factors_rank = 0;
+    std::vector<std::uint64_t> factor_offsets;  // RightFactorOffsets
   };
   // Whether the segments are there and hold the whole layout, and room for its residuals.
   Status SetLayout(TensorId first, std::shared_ptr<const Layout> layout,

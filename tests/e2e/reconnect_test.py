@@ -509,7 +509,7 @@ class TwoNodes(ReconnectCase):
     def test_what_encodings_left_out_outlives_services(self) -> None:
         """Neither given twice nor lost, in whatever state an iteration was: the same numbers."""
         calm = self.train("exact", [], TRAIN_IN="none")
-        for codec in ("int8", "int4", "int8-stochastic"):
+        for codec in ("int8", "int4", "int8-stochastic", "powersgd:2"):
             with self.subTest(codec):
                 undisturbed = self.train(f"calm.{codec}", [], TRAIN_IN=codec)
                 self.assertNotEqual(undisturbed[0][1], calm[0][1], "nothing was encoded")

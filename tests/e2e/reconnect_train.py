@@ -56,6 +56,8 @@ def main() -> int:
     if saved is not None:  # what encodings have left out is part of the training
         assert saved["values"].any()
         digest.update(saved["values"].numpy().tobytes())
+        assert saved["right_factors"].any() == str(codec).startswith("powersgd")
+        digest.update(saved["right_factors"].numpy().tobytes())
     for parameter in model.parameters():
         digest.update(parameter.detach().numpy().tobytes())
     recovery = optimizer._flow._recovery

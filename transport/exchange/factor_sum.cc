@@ -26,12 +26,14 @@ FactorSum::FactorSum(const Transfer& transfer, const CollectiveSpec& spec, std::
       p_(reinterpret_cast<float*>(transfer.factors)),
       q_(p_ + transfer.rows * spec.codec.parameter),
       own_q_(q_ + transfer.count / transfer.rows * spec.codec.parameter),
+      kept_q_(reinterpret_cast<float*>(transfer.right_factor)),
       rows_(spec.rows),
       columns_(spec.count / spec.rows),
       rank_(spec.codec.parameter),
       divisor_(spec.reduction == Reduction::kAverage ? spec.divisor : 1),
       phase_(Phase::kProject),
       basis_(spec.codec.parameter) {
+  if (kept_q_ != nullptr) std::copy_n(kept_q_, RightCount(), q_);
   PrepareRightFactor(q_, columns_, rank_, transfer.seed);
 }
 
@@ -120,6 +122,7 @@ void FactorSum::Expand(CodecUse& use) {
     std::fill_n(q_, RightCount(), 0.0F);
     use.not_finite_blocks += CodecBlocks(rows_ * columns_);
   }
+  if (kept_q_ != nullptr) std::copy_n(q_, RightCount(), kept_q_);
   phase_ = Phase::kDone;
 }
 

@@ -63,8 +63,9 @@ class FactorSum {
   float* values_ = nullptr;
   float* residual_ = nullptr;
   float* p_ = nullptr;
-  float* q_ = nullptr;      // from one sum of a matrix to the next
-  float* own_q_ = nullptr;  // this node's part of it
+  float* q_ = nullptr;       // from one sum of a matrix to the next
+  float* own_q_ = nullptr;   // this node's part of it
+  float* kept_q_ = nullptr;  // where it is kept, too; null: nowhere
   std::uint64_t rows_ = 0;
   std::uint64_t columns_ = 0;
   std::uint64_t next_row_ = 0;

@@ -793,6 +793,12 @@ typedef struct hr_layout_options {
   /* A segment of host memory in which `residuals` is an offset, for gradients on a GPU for
    * instance; NULL: the gradients' segment. It cannot be released before the session ends. */
   hr_segment* residuals_segment;
+  /* Not 0: behind the residuals, at the next multiple of 64 bytes, there is room for the right
+   * factors of powersgd up to that rank (at most 32), from each of which the next sum of a matrix
+   * begins: of each gradient in its order, min(factors_rank, rows / 2) * (count / rows) elements of
+   * float32, and none of one without rows. They outlive the service, and are saved and loaded, as
+   * residuals. */
+  uint32_t factors_rank;
 } hr_layout_options;
 
 /* Fills `options` with defaults and with values from the environment; a macro, see hr_options_init.

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from headrace.layout import Gradient
     from headrace.session import Session
 
+_RANK = "4"  # of powersgd without a number
+
 
 def choose_codecs(
     gradients: Sequence[Gradient], compress: str | Mapping[str, str] | None
@@ -61,6 +63,18 @@ def names_of(choice: str) -> list[str]:
 def loses(choice: str) -> bool:
     """Whether the decoded values may differ from the encoded ones."""
     return any(codec not in ("", "none", "lossless") for codec in names_of(choice))
+
+
+def rank_of(choice: str) -> int:
+    """The largest rank of powersgd among its codecs; 0: it is not one of them."""
+    ranks = [name.partition(":") for name in names_of(choice)]
+    return max((int(rank or _RANK) for codec, _, rank in ranks if codec == "powersgd"), default=0)
+
+
+def right_factor_room(rank_max: int, shape: Sequence[int]) -> int:
+    """The elements of room for a gradient's right factor of at most that rank: hr_layout_options."""
+    rows = rows_of(shape)
+    return min(rank_max, rows // 2) * (math.prod(shape) // rows) if rows else 0
 
 
 def keeps_residuals() -> bool:

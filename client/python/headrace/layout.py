@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace import dtypes, errors, library
 from headrace.arena import Arena
-from headrace.codecs import choose_codecs, keeps_residuals, loses, rows_of
+from headrace.codecs import (
+    choose_codecs,
+    keeps_residuals,
+    loses,
+    rank_of,
+    right_factor_room,
+    rows_of,
+)
 from headrace.region import stream_handle
 
 if TYPE_CHECKING:
@@ -96,10 +103,15 @@ class Layout:
         rows = [rows_of(gradient.shape) for gradient in self.gradients]
         options.rows = (ctypes.c_uint64 * len(rows))(*rows)
         default = options.codec.decode()
-        lossy = any(loses(default if codec is None else codec) for codec in codecs)
+        chosen = [default if codec is None else codec for codec in codecs]
+        lossy = any(loses(codec) for codec in chosen)
         self._residuals: int | None = None  # where they begin
+        # Bytes behind that, for right factors of powersgd: each gradient's begins, and all end, there.
+        self._factors: list[int] = []
         self._residuals_arena: Arena | None = None  # of a GPU's gradients
         if lossy and keeps_residuals():
+            options.factors_rank = max(map(rank_of, chosen))
+            self._factors = self._factor_offsets(end, options.factors_rank)
             end = self._make_room(end, device, options)
         self._arena = Arena(session, max(end, 1), device)
         handle = ctypes.c_void_p()
@@ -124,16 +136,23 @@ class Layout:
             c.hr_layout_wait_on_stream,
         )
 
+    def _factor_offsets(self, end: int, rank: int) -> list[int]:
+        offsets = [_aligned(end)]
+        for gradient in self.gradients:
+            offsets.append(offsets[-1] + 4 * right_factor_room(rank, gradient.shape))
+        return offsets
+
     def _make_room(self, end: int, device: int | None, options: library.LayoutOptions) -> int:
         """Room for residuals, behind the host's gradients or apart from those of a GPU; where the arena ends."""
+        room = self._factors[-1]
         if device is not None:
             self._residuals = 0
-            self._residuals_arena = Arena(self.session, max(end, 1))
+            self._residuals_arena = Arena(self.session, max(room, 1))
             options.residuals_segment = self._residuals_arena.segment
             return end
-        self._residuals = -(-end // _RESIDUALS_ALIGNMENT) * _RESIDUALS_ALIGNMENT
+        self._residuals = _aligned(end)
         options.residuals = self._residuals
-        return end + self._residuals
+        return self._residuals + room
 
     def _c_specs(self) -> ctypes.Array:
         specs = (library.TensorSpec * len(self.gradients))()
@@ -178,11 +197,16 @@ class Layout:
         None if another rank's memory has it, or if nothing is compressed. Read and written only while no
         gradient of this rank is open.
         """
-        if self._residuals is None:
-            return None
-        begin = self._residuals
+        return None if self._residuals is None else self._carried(0, self.size)
+
+    @property
+    def right_factors(self) -> memoryview | None:
+        """From which the next sums by powersgd begin, one gradient's behind the other's; as residuals."""
+        return None if self._residuals is None else self._carried(self._factors[0], self._factors[-1])
+
+    def _carried(self, begin: int, end: int) -> memoryview:
         arena = self._residuals_arena or self._arena
-        return memoryview(arena.memory)[begin : begin + self.size]
+        return memoryview(arena.memory)[self._residuals + begin : self._residuals + end]
 
     def residual(self, i: int) -> memoryview | None:
         """Gradient i's part of residuals."""
@@ -191,6 +215,15 @@ class Layout:
             return None
         begin = self._offsets[i]
         return whole[begin : begin + self.counts[i] * dtypes.dtype_size(self._dtypes[i])]
+
+    def carried(self, i: int) -> list[memoryview]:
+        """What an encoding of gradient i hands on to the next one, where this rank has it: its residual, and
+        its right factor where it has one.
+        """
+        if self._residuals is None:
+            return []
+        parts = [self.residual(i), self._carried(*self._factors[i : i + 2])]
+        return [part for part in parts if part]
 
     @functools.cached_property
     def views(self) -> list[torch.Tensor]:
@@ -332,6 +365,10 @@ def _packed(counts: Sequence[int], names: Sequence[str]) -> tuple[list[int], int
         offsets.append(end)
         end += count * size
     return offsets, end
+
+
+def _aligned(end: int) -> int:
+    return -(-end // _RESIDUALS_ALIGNMENT) * _RESIDUALS_ALIGNMENT
 
 
 def _name(field: str, name: str) -> bytes:

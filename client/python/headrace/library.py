@@ -90,6 +90,7 @@ class LayoutOptions(ctypes.Structure):
         ("adaptive", ctypes.c_int),
         ("rows", ctypes.POINTER(ctypes.c_uint64)),
         ("residuals_segment", ctypes.c_void_p),
+        ("factors_rank", ctypes.c_uint32),
     ]
 
 

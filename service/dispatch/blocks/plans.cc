@@ -84,6 +84,8 @@ std::optional<Failure> Plans::MakeResiduals(Job& job, const plan::Plan& plan) {
     if (session == nullptr || session->gradients() == nullptr) continue;
     job.residuals.memory = session->gradients()->residuals;
     if (job.residuals.memory == nullptr) continue;
+    job.residuals.factors_rank = session->gradients()->factors_rank;
+    job.residuals.factor_offsets = session->gradients()->factor_offsets;
     job.residuals.left_out.Reset(job.gradients->count(), true);
     if (const std::uint32_t before = Recorder::WorldBefore(job);
         before != 0 && before != job.world_size()) {
@@ -256,7 +258,16 @@ std::uint64_t Plans::ReportDue(Job& job, std::uint64_t iteration) {
   return iteration % IterationTimes::kWindow == 0 ? IterationTimes::kWindow : 0;
 }
 
+void Plans::FreeFactors(Job& job) {
+  const WirePlan* const offered = job.gradients->offered();
+  const std::uint64_t bytes = job.factors.FreeRoom(
+      *job.gradients->plan()->plan, offered == nullptr ? nullptr : offered->plan.get());
+  if (bytes > 0 && job.residuals.booked_on)
+    rpc_.Send(ResidualsFreed{*job.residuals.booked_on, bytes});
+}
+
 void Plans::EndIteration(Job& job, std::uint64_t iteration) {
+  FreeFactors(job);
   if (const auto text = recorder_.NotFiniteText(job)) {
     events_.Report(job, Code::kInvalidArgument, *text);
   }

@@ -73,6 +73,8 @@ class Plans {
   std::optional<Failure> MakeResiduals(Job& job, const plan::Plan& plan);
   // Finds memory for the factors of the plan's matrices.
   std::optional<Failure> MakeFactors(Job& job, const plan::Plan& plan);
+  // Frees that of matrices whose factors have another rank by now.
+  void FreeFactors(Job& job);
   // Books memory of the job's own on the first rank of this node.
   void Book(Job& job, std::uint64_t bytes);
   // Whether the head must not begin even if its gradients are ready.

@@ -257,6 +257,7 @@ void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
       const WireBlock& matrix = operation.wire();
       transfer.rows = matrix.rows;
       transfer.factors = job.factors.Find(matrix.tensors.front(), transfer.codec);
+      transfer.right_factor = job.residuals.RightFactorOf(matrix.tensors.front(), transfer.codec);
     }
     transfer.seed = SeedOf(job, operation, block, part);
     transfer.place = PlaceOf(job, operation, part);

@@ -117,9 +117,17 @@ struct Measurements {
 
 // What encodings have left out of this node's sums: laid out as the gradients are, from the lowest
 // on. In memory of the first local rank that has room for it, which outlives the service; else in
-// memory of the job's own, and null until a plan encodes.
+// memory of the job's own, and null until a plan encodes. In a rank's memory there may be room for
+// right factors, too: of each gradient, so many bytes behind the first residual.
 struct Residuals {
+  // Null where there is no room for a codec's right factor of that gradient.
+  std::byte* RightFactorOf(std::uint32_t gradient, const Codec& codec) const {
+    return codec.parameter > factors_rank ? nullptr : memory + factor_offsets[gradient];
+  }
+
   std::byte* memory = nullptr;
+  std::uint32_t factors_rank = 0;
+  std::vector<std::uint64_t> factor_offsets;
   Mapping own;
   std::optional<SessionId> booked_on;
   LeftOut left_out;

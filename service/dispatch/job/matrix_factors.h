@@ -18,8 +18,12 @@ namespace headrace::service {
 class MatrixFactors {
  public:
   // Makes room for what the plan's matrices lack, all of it or nothing, and returns the bytes. Room
-  // that a later plan does not need is kept, since blocks of the one before may be under way.
+  // that the plan does not need is kept, since blocks of the one before may be under way.
   Result<std::uint64_t> MakeRoom(const plan::Plan& plan, const Layout& layout);
+  // Frees the room of matrices that have another rank in the plan in force, of whose predecessors
+  // no block is under way any more, and not that rank in the one `offered`, if there is one.
+  // Returns the bytes.
+  std::uint64_t FreeRoom(const plan::Plan& plan, const plan::Plan* offered);
   // Null where there is no room for it. Zeros until it is used.
   std::byte* Find(std::uint32_t tensor, const Codec& codec) const;
 
@@ -27,11 +31,11 @@ class MatrixFactors {
   struct Room {
     std::uint32_t tensor = 0;
     Codec codec;
-    std::byte* memory = nullptr;
+    Mapping memory;
   };
 
   std::vector<Room> rooms_;
-  std::vector<Mapping> memory_;
+  std::uint32_t freed_for_ = 0;  // the plan's version
 };
 
 }  // namespace headrace::service

@@ -5,7 +5,7 @@ import warnings
 from unittest import mock
 
 import torch
-from headrace.codecs import choose_codecs, rows_of
+from headrace.codecs import choose_codecs, rank_of, right_factor_room, rows_of
 from headrace.layout import Gradient
 from headrace.torch.compressed_ddp import CompressedState
 from headrace.torch.compression import (
@@ -14,7 +14,6 @@ from headrace.torch.compression import (
     load_residuals,
     save_residuals,
 )
-from headrace.torch.recovery import Recovery
 from headrace.torch.slots import Member, Slot
 
 GRADIENTS = [
@@ -55,6 +54,12 @@ class Choice(unittest.TestCase):
         rows = [rows_of(gradient.shape) for gradient in GRADIENTS]
         self.assertEqual(rows, [64, 0, 10])
         self.assertEqual(rows_of(()), 0)
+
+    def test_right_factors_have_the_largest_rank_that_is_named(self):
+        ranks = [rank_of(codec) for codec in ("powersgd", "powersgd:7", "auto:int8,powersgd:2", "int8", "")]
+        self.assertEqual(ranks, [4, 7, 2, 0, 0])
+        rooms = [right_factor_room(4, shape) for shape in ((64, 3, 7, 7), (5, 30), (1, 30), (64,))]
+        self.assertEqual(rooms, [4 * 147, 2 * 30, 0, 0])
 
     def test_what_has_no_parts_is_never_compressed(self):
         usage = Gradient((3, 4), "float32", "in use", [])
@@ -185,29 +190,33 @@ class Copies(unittest.TestCase):
     """What a rank keeps as it posts, to post it again."""
 
     def test_lie_in_the_same_memory_each_time(self):
-        session = mock.Mock(members=(0, 1), joins=False)
-        recovery = Recovery(session, mock.Mock(), 1.0)
-        slot = Slot(0, [], memory=torch.zeros(4), residual=torch.zeros(4))
+        slot = Slot(0, [], memory=torch.zeros(4))
+        slot.set_carried([memoryview(bytearray(4)), memoryview(bytearray(2))])
         places = set()
-        for value in (1.0, 2.0):
+        for value in (1, 2):
             slot.memory.fill_(value)
-            slot.residual.fill_(-value)
-            recovery.keep(slot)
+            for each in slot.carried:
+                each.fill_(10 * value)
+            slot.keep()
             self.assertEqual(slot.kept.tolist(), [value] * 4)
-            self.assertEqual(slot.residual_kept.tolist(), [-value] * 4)
-            places.add((slot.kept.data_ptr(), slot.residual_kept.data_ptr()))
+            for each in slot.carried:
+                each.zero_()
+            slot.restore_carried()
+            self.assertEqual([each.tolist() for each in slot.carried], [[10 * value] * n for n in (4, 2)])
+            places.add((slot.kept.data_ptr(), *(each.data_ptr() for each in slot.carried_kept)))
         self.assertEqual(len(places), 1)
 
 
 class FakeLayout:
     """The gradients of rank ``rank`` of two."""
 
-    def __init__(self, rank, names=("a", "b"), keeps=True):
+    def __init__(self, rank, names=("a", "b"), keeps=True, factors=8):
         self.session = mock.Mock(rank=rank, world_size=2)
         self.gradients = [Gradient((2,), "float32", name) for name in names]
         self.counts = [2] * len(names)
-        self.memory = bytearray(range(16))
-        self.residuals = memoryview(self.memory) if keeps else None
+        self.memory = bytearray(range(16 + factors))
+        self.residuals = memoryview(self.memory)[:16] if keeps else None
+        self.right_factors = memoryview(self.memory)[16:] if keeps else None
 
 
 class Residuals(unittest.TestCase):
@@ -216,21 +225,44 @@ class Residuals(unittest.TestCase):
     def test_come_back_as_they_were(self):
         saved = save_residuals(FakeLayout(1))
         layout = FakeLayout(1)
-        layout.memory[:] = bytes(16)
+        layout.memory[:] = bytes(24)
         load_residuals(layout, saved)
-        self.assertEqual(layout.memory, bytearray(range(16)))
+        self.assertEqual(layout.memory, bytearray(range(24)))
 
     def test_of_another_rank_or_other_gradients_begin_at_zero_and_say_so(self):
         saved = save_residuals(FakeLayout(0))
         for layout, word in ((FakeLayout(1), "rank 0 of 2"), (FakeLayout(0, "cb"), "other gradients")):
             with self.assertWarnsRegex(UserWarning, word):
                 load_residuals(layout, saved)
-            self.assertEqual(layout.memory, bytes(16))
+            self.assertEqual(layout.memory[:16], bytes(16))
+
+    def test_of_another_rank_have_the_same_right_factors(self):
+        saved = save_residuals(FakeLayout(0))
+        layout = FakeLayout(1)
+        layout.memory[16:] = bytes(8)
+        with self.assertWarnsRegex(UserWarning, "rank 0 of 2"):
+            load_residuals(layout, saved)
+        self.assertEqual(layout.memory[16:], bytes(range(16, 24)))
+
+    def test_of_other_gradients_or_ranks_of_powersgd_have_other_right_factors(self):
+        saved = save_residuals(FakeLayout(0))
+        layout = FakeLayout(0, "cb")
+        with self.assertWarnsRegex(UserWarning, "other gradients"):
+            load_residuals(layout, saved)
+        self.assertEqual(layout.memory[16:], bytes(8))
+        for each in (save_residuals(FakeLayout(0, factors=12)), save_residuals(FakeLayout(0, factors=0))):
+            layout = FakeLayout(0)
+            load_residuals(layout, each)
+            self.assertEqual(layout.memory, bytes(range(16)) + bytes(8))
+        del saved["right_factors"]  # as earlier versions saved them
+        layout = FakeLayout(0)
+        load_residuals(layout, saved)
+        self.assertEqual(layout.memory, bytes(range(16)) + bytes(8))
 
     def test_begin_at_zero_where_none_were_saved(self):
         layout = FakeLayout(0)
         load_residuals(layout, None)
-        self.assertEqual(layout.memory, bytes(16))
+        self.assertEqual(layout.memory, bytes(24))
 
     def test_are_no_business_of_ranks_that_keep_none(self):
         layout = FakeLayout(0, keeps=False)

@@ -288,7 +288,7 @@ struct Elsewhere {
   const char* text;
 };
 constexpr Elsewhere kElsewhere[] = {
-    {"schema::PROTOCOL_VERSION", 4, "ipc/schema/client.capnp", "protocolVersion :UInt32 = 4;"},
+    {"schema::PROTOCOL_VERSION", 5, "ipc/schema/client.capnp", "protocolVersion :UInt32 = 5;"},
     {"kDescriptorsPerMessageMax", 253, "service/rpc/listener.cc",
      "kDescriptorsPerMessageMax = kDevicePiecesMax;"},
     {"kMessageWordsMax", 4U << 20U, "service/rpc/listener.cc",

@@ -45,6 +45,7 @@ struct NodeMatrix {
   Floats values;
   Floats residual;
   Floats factors;
+  Floats right_factor;  // kept outside; empty: it is not
   std::vector<Run> runs;
 };
 
@@ -89,6 +90,8 @@ class FactorJob {
                       .factors = BytesOf(nodes_[node].factors),
                       .seed = position_};
     transfer.members[node] = BytesOf(nodes_[node].values);
+    if (!nodes_[node].right_factor.empty())
+      transfer.right_factor = BytesOf(nodes_[node].right_factor);
     return transfer;
   }
 
@@ -266,6 +269,42 @@ TEST(ExchangeFactors, GoesOnFromTheFactorOfTheLastSum) {
   for (int i = 0; i < 8; ++i) warm = error_of(false);
   EXPECT_LT(warm, 0.97 * first);
   EXPECT_GT(error_of(true), 1.02 * warm);
+}
+
+// As after the loss of a service, whose memory for factors is gone.
+TEST(ExchangeFactors, GoesOnFromARightFactorThatIsKeptOutside) {
+  const FactorCase test{100, 60, 4, 2, Algorithm::kAuto, Reduction::kAverage, true};
+  FactorJob undisturbed(test, 1);
+  FactorJob forgets(test, 1);
+  FactorJob keeps(test, 1);
+  for (std::uint32_t node = 0; node < 2; ++node) {
+    keeps.node(node).right_factor.resize(test.rank * test.columns);
+  }
+  for (std::uint64_t iteration = 1; iteration <= 4; ++iteration) {
+    ASSERT_NO_FATAL_FAILURE(undisturbed.IterateByChance(iteration));
+    ASSERT_NO_FATAL_FAILURE(forgets.IterateByChance(iteration));
+    ASSERT_NO_FATAL_FAILURE(keeps.IterateByChance(iteration));
+    EXPECT_EQ(keeps.Result(0), undisturbed.Result(0)) << iteration;
+    EXPECT_EQ(keeps.Result(1), undisturbed.Result(0)) << iteration;
+    EXPECT_EQ(keeps.node(1).residual, undisturbed.node(1).residual) << iteration;
+    EXPECT_EQ(forgets.Result(0) == undisturbed.Result(0), iteration == 1);
+    EXPECT_EQ(keeps.node(0).right_factor, keeps.node(1).right_factor);
+    for (std::uint32_t node = 0; node < 2; ++node) {
+      std::fill(forgets.node(node).factors.begin(), forgets.node(node).factors.end(), 0.0F);
+      std::fill(keeps.node(node).factors.begin(), keeps.node(node).factors.end(), 0.0F);
+    }
+  }
+}
+
+TEST(ExchangeFactors, KeepsNoRightFactorOfWhatIsNotFinite) {
+  const FactorCase test{100, 60, 4, 2, Algorithm::kAuto, Reduction::kSum, false};
+  FactorJob job(test, 1);
+  job.node(1).right_factor.assign(test.rank * test.columns, kNoNumber);  // as a rank may leave it
+  ASSERT_NO_FATAL_FAILURE(job.IterateByChance(1));
+  EXPECT_TRUE(std::isfinite(job.at(0, 0)));
+  EXPECT_NE(job.node(1).right_factor[0], 0);
+  ASSERT_NO_FATAL_FAILURE(job.Iterate([](std::uint32_t, std::uint64_t) { return kInfinite; }));
+  EXPECT_EQ(job.node(1).right_factor, Floats(test.rank * test.columns));
 }
 
 TEST(ExchangeFactors, NodesThatBeganElsewhereAgreeAllTheSame) {

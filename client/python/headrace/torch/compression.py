@@ -166,6 +166,7 @@ def save_residuals(layout: Layout) -> dict[str, Any] | None:
         "world_size": layout.session.world_size,
         "gradients": _names(layout),
         "values": torch.frombuffer(memory, dtype=torch.uint8).clone(),
+        "right_factors": _right_factors(layout).clone(),
     }
 
 
@@ -177,6 +178,13 @@ def load_residuals(layout: Layout, saved: Mapping[str, Any] | None) -> None:
         return
     values = torch.frombuffer(memory, dtype=torch.uint8)
     session = layout.session
+    factors = _right_factors(layout)
+    # They are the same on all nodes, and any is right to begin with.
+    theirs = None if saved is None else saved.get("right_factors")
+    if theirs is not None and saved["gradients"] == _names(layout) and theirs.shape == factors.shape:
+        factors.copy_(theirs)
+    else:
+        factors.zero_()
     if saved is None:
         values.zero_()
     elif (saved["rank"], saved["world_size"]) != (session.rank, session.world_size):
@@ -196,6 +204,11 @@ def load_residuals(layout: Layout, saved: Mapping[str, Any] | None) -> None:
         )
     else:
         values.copy_(saved["values"])
+
+
+def _right_factors(layout: Layout) -> torch.Tensor:
+    memory = layout.right_factors
+    return torch.frombuffer(memory, dtype=torch.uint8) if memory else torch.empty(0, dtype=torch.uint8)
 
 
 def _names(layout: Layout) -> list[tuple[str, int]]:

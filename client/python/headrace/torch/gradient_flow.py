@@ -129,7 +129,7 @@ class GradientFlow:
         )
         for slot in self._slots:
             slot.take_views(self._layout.torch(slot.index))
-            slot.take_residual(self._layout.residual(slot.index))
+            slot.set_carried(self._layout.carried(slot.index))
             for member in slot.members:
                 self._take(slot, member)
         for module in self._model.modules():
@@ -276,7 +276,7 @@ class GradientFlow:
     def _post(self, slot: Slot) -> None:
         self._outcomes.check()
         if self._recovery is not None:
-            self._recovery.keep(slot)
+            slot.keep()
         stream = devices.current_stream(self._device)
         number = self._unless_lost(lambda: self.layout.post(slot.index, stream))
         slot.operation = None

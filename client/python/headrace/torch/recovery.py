@@ -24,8 +24,8 @@ That leaves one gap: a rank that is lost may have used averages that died with i
 transaction, each rank posts a barrier after its last gradient, which ends when every rank has all averages,
 and uses them only then. So whoever has used one knew that all had all: whoever is lost, they are found.
 
-What encodings leave out of sums goes with the sums: of an average that somebody has, it stays as it is, since
-all nodes have encoded their part; where a sum is made again, it begins as it was before the first time.
+What encodings hand on goes with the sums: of an average that somebody has, it stays as it is, since all nodes
+have encoded their part; where a sum is made again, it begins as it was before the first time.
 
 On a GPU copies are made in the order of torch's current stream, and the host waits for averages: an
 update is made only from what is known to have arrived, so none has ever to be taken back.
@@ -103,16 +103,6 @@ class Recovery:
         self.seats = False  # newcomers have all after the iteration that is under way
         self.level = False  # all others were in one iteration when they met last
         self._averages_of = 0  # the iteration whose averages slots have in ``averages``; 0: none
-
-    def keep(self, slot: Slot) -> None:
-        """Copies this rank's gradient, which is about to be posted."""
-        if slot.kept is None:
-            slot.kept = torch.empty_like(slot.memory)
-        slot.kept.copy_(slot.memory)
-        if slot.residual is not None:
-            if slot.residual_kept is None:
-                slot.residual_kept = torch.empty_like(slot.residual)
-            slot.residual_kept.copy_(slot.residual)
 
     def keep_averages(self, iteration: int, slots: Sequence[Slot]) -> None:
         """Copies the averages, all of which are there, before anybody may change them."""

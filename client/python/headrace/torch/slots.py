@@ -56,8 +56,9 @@ class Slot:
     operation: Operation | None = None  # the last post; None: lost before it was made
     memory: torch.Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
     kept: torch.Tensor | None = None  # this rank's gradient as it was posted, to post it again
-    residual: torch.Tensor | None = None  # what its encodings left out, where this rank has it
-    residual_kept: torch.Tensor | None = None  # as it was before the last post
+    # What one encoding of it hands on to the next, where this rank has it: Layout.carried.
+    carried: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    carried_kept: list[torch.Tensor] = dataclasses.field(default_factory=list)  # before the last post
     averages: torch.Tensor | None = None  # a copy, while a rank that is behind may need them
     # The options of each parameter group at step(); None: no update is due.
     due: list[dict[str, Any]] | None = None
@@ -94,10 +95,23 @@ class Slot:
         """That of all its parameters."""
         return self.members[0].parameter.dtype
 
-    def take_residual(self, memory: memoryview | None) -> None:
-        """What its encodings leave out is there."""
-        if memory:
-            self.residual = torch.frombuffer(memory, dtype=torch.uint8)
+    def set_carried(self, memory: Sequence[memoryview]) -> None:
+        """What encodings hand on is there."""
+        self.carried = [torch.frombuffer(each, dtype=torch.uint8) for each in memory]
+
+    def keep(self) -> None:
+        """Copies this rank's gradient, which is about to be posted, and what encodings have handed on."""
+        if self.kept is None:
+            self.kept = torch.empty_like(self.memory)
+            self.carried_kept = [torch.empty_like(each) for each in self.carried]
+        self.kept.copy_(self.memory)
+        for kept, each in zip(self.carried_kept, self.carried):
+            kept.copy_(each)
+
+    def restore_carried(self) -> None:
+        """As it was before the gradient was first posted, which is to be summed again."""
+        for kept, each in zip(self.carried_kept, self.carried):
+            each.copy_(kept)
 
     def take_views(self, gradient: torch.Tensor) -> None:
         """Gives each parameter its part of the slot's memory."""

@@ -20,8 +20,7 @@ def sum_again(slots: Sequence[Slot], layout: Layout) -> None:
     """An iteration of the layout has all gradients: those that have their average add zeros."""
     averages = {slot.index: slot.memory.clone() for slot in slots if not slot.open}
     # Zeros that are encoded take with them what was left out before.
-    residuals = {index: slots[index].residual for index in averages}
-    left_out = {i: each.clone() for i, each in residuals.items() if each is not None}
+    carried = {i: [each.clone() for each in slots[i].carried] for i in averages}
     posted: list[Slot] = []
     failure: Error | None = None
     stream = devices.current_stream(layout.device)
@@ -30,7 +29,7 @@ def sum_again(slots: Sequence[Slot], layout: Layout) -> None:
         for slot in reversed(slots):
             if slot.open:
                 slot.memory.copy_(slot.kept)
-                restore_residual(slot)
+                slot.restore_carried()
             else:
                 slot.memory.zero_()
             layout.post(slot.index, stream)
@@ -45,8 +44,8 @@ def sum_again(slots: Sequence[Slot], layout: Layout) -> None:
             failure = failure or error
     for index, average in averages.items():
         slots[index].memory.copy_(average)
-    for index, residual in left_out.items():
-        slots[index].residual.copy_(residual)
+        for own, before in zip(slots[index].carried, carried[index]):
+            own.copy_(before)
     if failure is not None:
         raise failure
 
@@ -62,11 +61,5 @@ def sum_beside(session: Session, slots: Sequence[Slot], count: int) -> None:
         total = own.to("cpu", torch.float32 if wide else own.dtype, copy=True)
         session.all_reduce(total, op="sum")
         slot.memory.copy_(total.div_(count))
-        restore_residual(slot)
+        slot.restore_carried()
         slot.open, slot.operation = False, None
-
-
-def restore_residual(slot: Slot) -> None:
-    """As it was before the gradient was first posted, which is to be summed again."""
-    if slot.residual is not None and slot.residual_kept is not None:
-        slot.residual.copy_(slot.residual_kept)

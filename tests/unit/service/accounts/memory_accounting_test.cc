@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ipc/sealed_memory.h"
@@ -51,6 +52,33 @@ TEST(MemoryAccounting, ResidualsLieBehindTheGradientsWithinTheirSegment) {
     ASSERT_FALSE(status.ok()) << offset;
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
   }
+}
+
+TEST(MemoryAccounting, RightFactorsLieBehindTheResiduals) {
+  MemoryAccounting memory;
+  Mapped(memory, 2 * kPage);
+  ASSERT_TRUE(memory.AddTensors(std::vector<Tensor>{In(0, 0, 60), In(0, 240, 24)}).ok());
+  Layout layout = memory.MakeLayout(TensorId{0}, 2, Reduction::kSum).value();
+  layout.tensors[0].rows = 10;  // of 6 columns
+  layout.tensors[1].rows = 2;   // of 12; the room of rank 1 is enough
+  EXPECT_EQ(EndOf(layout), 336U);
+  EXPECT_EQ(RightFactorOffsets(layout, 0), (std::vector<std::uint64_t>{336, 336, 336}));
+  // The residuals end at the next multiple of 64.
+  EXPECT_EQ(RightFactorOffsets(layout, 3), (std::vector<std::uint64_t>{384, 456, 504}));
+  const auto check = [&](std::uint64_t offset, std::uint32_t rank) {
+    return memory.CheckResiduals(TensorId{0}, layout, {{}, offset, rank});
+  };
+  EXPECT_TRUE(check(2 * kPage - 512, 3).ok());
+  EXPECT_TRUE(check(2 * kPage - 384, 0).ok());
+  for (const auto& [offset, rank] : {std::pair(2 * kPage - 448, 3U),
+                                     {2 * kPage - 512, 4U},
+                                     {1024, kRankMax + 1U},
+                                     {1024, UINT32_MAX}}) {
+    const Status status = check(offset, rank);
+    ASSERT_FALSE(status.ok()) << offset << " rank " << rank;
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  }
+  EXPECT_TEXT(check(1024, 33).error().text(), "rank 33", "0 to 32");
 }
 
 TEST(MemoryAccounting, ResidualsOfGpusGradientsLieInASegmentOfTheHosts) {

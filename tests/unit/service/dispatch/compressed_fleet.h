@@ -24,7 +24,8 @@ inline constexpr std::uint32_t kElementsInAll = 2 * kLarge + kSmall;
 struct CompressedFleet {
   explicit CompressedFleet(Codec codec, std::uint32_t rails = 1, std::uint64_t residuals = 0,
                            std::uint64_t iterations_before = 0, std::uint64_t rows = 0,
-                           std::uint32_t servers = 0, std::uint32_t epoch = 1)
+                           std::uint32_t servers = 0, std::uint32_t epoch = 1,
+                           std::uint32_t factors_rank = 0)
       : before(iterations_before),
         cluster({.nodes_count = 2 + servers, .rails_count = rails, .servers_count = servers}),
         layout(LayoutOf(rows)) {
@@ -33,7 +34,7 @@ struct CompressedFleet {
     for (std::size_t node = 0; node < ranks.size(); ++node) {
       for (const std::uint32_t rank : ranks[node]) {
         clients.push_back(&cluster.node(node).Attach(job, rank, std::size_t{1} << 17U));
-        HandIn(cluster.node(node), *clients.back(), layout, residuals);
+        HandIn(cluster.node(node), *clients.back(), layout, {{}, residuals, factors_rank});
       }
     }
     cluster.Form(job, ranks);

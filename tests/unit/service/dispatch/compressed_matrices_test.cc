@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "tests/unit/service/dispatch/compressed_fleet.h"
@@ -16,8 +17,18 @@ constexpr std::uint64_t kRows = 50;
 constexpr Codec kOfRankThree(Codec::kPowerSgd, 3);
 
 struct FactoredFleet : CompressedFleet {
-  explicit FactoredFleet(Codec codec, std::uint32_t rails = 1)
-      : CompressedFleet(codec, rails, 0, 0, kRows) {}
+  explicit FactoredFleet(Codec codec, std::uint32_t rails = 1, std::uint64_t residuals = 0,
+                         std::uint64_t iterations_before = 0, std::uint32_t factors_rank = 0)
+      : CompressedFleet(codec, rails, residuals, iterations_before, kRows, 0, 1, factors_rank) {}
+
+  // What a rank keeps: residuals and right factors.
+  std::span<float> Kept(std::size_t client) {
+    const std::uint64_t bytes = service::RightFactorOffsets(*layout, kRankKept).back();
+    return clients[client]->Elements<float>().subspan(kKeptAt / sizeof(float),
+                                                      bytes / sizeof(float));
+  }
+  static constexpr std::uint64_t kKeptAt = 1 << 16;
+  static constexpr std::uint32_t kRankKept = 3;
 };
 
 std::shared_ptr<const plan::Plan> FactoredPlan(const Blocks& blocks, std::uint32_t version,
@@ -90,6 +101,37 @@ TEST(CompressedMatrices, MatricesTakeTurnsWithOtherCodecsAndRanks) {
   }
 }
 
+// A service that comes after another goes on with what ranks have kept, to the same bits.
+TEST(CompressedMatrices, RightFactorsThatRanksKeepOutliveAService) {
+  constexpr std::uint64_t kAt = FactoredFleet::kKeptAt;
+  FactoredFleet undisturbed(Codec::kNone, 1, kAt, 0, FactoredFleet::kRankKept);
+  undisturbed.AdoptPlan(FactoredPlan(kTogether, 2), 1);
+  undisturbed.Iterate();
+  undisturbed.Iterate();
+  const auto goes_on = [&](bool with_factors, Codec codec) {
+    FactoredFleet later(Codec::kNone, 1, kAt, 2, FactoredFleet::kRankKept);
+    for (const std::size_t client : {std::size_t{0}, std::size_t{2}}) {
+      const std::span<float> kept = undisturbed.Kept(client);
+      EXPECT_NE(kept.back(), 0) << "the last gradient's right factor is the last of all";
+      EXPECT_NE(kept[0], 0);
+      std::ranges::copy(kept.first(with_factors ? kept.size() : kElementsInAll),
+                        later.Kept(client).begin());
+    }
+    later.AdoptPlan(FactoredPlan(kTogether, 2, codec), 1);
+    return later.Iterate();
+  };
+  const std::vector<float> with = goes_on(true, kOfRankThree);
+  const std::vector<float> without = goes_on(false, kOfRankThree);
+  const std::vector<float> fewer = goes_on(true, {Codec::kPowerSgd, 2});
+  const std::vector<float> fewer_without = goes_on(false, {Codec::kPowerSgd, 2});
+  const std::vector<float> more = goes_on(true, {Codec::kPowerSgd, 4});
+  const std::vector<float> more_without = goes_on(false, {Codec::kPowerSgd, 4});
+  EXPECT_EQ(with, undisturbed.Iterate());
+  EXPECT_NE(without, with);
+  EXPECT_NE(fewer, fewer_without) << "of a smaller rank it is the first columns";
+  EXPECT_EQ(more, more_without) << "there is no room for it";
+}
+
 TEST(CompressedMatrices, FactorsAreBookedWithTheResidualsAndOnceForEachRank) {
   FactoredFleet fleet(Codec::kNone);
   const auto booked = [&fleet] {
@@ -101,8 +143,15 @@ TEST(CompressedMatrices, FactorsAreBookedWithTheResidualsAndOnceForEachRank) {
     return bytes;
   };
   const auto factors = [](std::uint64_t rank) {
-    const std::uint64_t each = rank * (kRows + 2 * kLarge / kRows) * sizeof(float);
-    return 2 * ((each + 63) / 64 * 64);
+    return 2 * rank * (kRows + 2 * kLarge / kRows) * sizeof(float);
+  };
+  const auto freed = [&fleet] {
+    std::vector<std::uint64_t> bytes;
+    for (const auto* each : fleet.cluster.node(0).rpc().Of<service::ResidualsFreed>()) {
+      EXPECT_EQ(each->session, fleet.clients[0]->id());
+      bytes.push_back(each->bytes);
+    }
+    return bytes;
   };
   const std::uint64_t residuals = kElementsInAll * sizeof(float);
   fleet.AdoptPlan(FactoredPlan(kTogether, 2), 1);
@@ -114,6 +163,25 @@ TEST(CompressedMatrices, FactorsAreBookedWithTheResidualsAndOnceForEachRank) {
   fleet.AdoptPlan(FactoredPlan(kTogether, 4, {Codec::kPowerSgd, 2}), 3);
   fleet.Iterate();
   EXPECT_EQ(booked(), (std::vector<std::uint64_t>{residuals, factors(3), factors(2)}));
+  EXPECT_EQ(freed(), (std::vector<std::uint64_t>{factors(3)}));
+  // Without them for a while the next sum of the same rank begins where the last one ended.
+  fleet.AdoptPlan(Codec::kNone, 5, 4);
+  fleet.Iterate();
+  EXPECT_EQ(freed().size(), 1U);
+}
+
+// A plan of another rank may have been agreed on, and its room made, before it is in force.
+TEST(CompressedMatrices, RoomForFactorsOfTheNextPlanIsNotFreed) {
+  FactoredFleet fleet(Codec::kNone);
+  fleet.AdoptPlan(FactoredPlan(kTogether, 2), 1);
+  fleet.Iterate();
+  fleet.AdoptPlan(FactoredPlan(kTogether, 3, {Codec::kPowerSgd, 2}), 2);
+  fleet.Iterate();
+  fleet.AdoptPlan(FactoredPlan(kTogether, 4), 4);
+  std::vector<float> sums;
+  for (int iteration = 3; iteration <= 5; ++iteration) sums = fleet.Iterate();
+  EXPECT_EQ(fleet.cluster.node(0).rpc().Of<service::ResidualsAllocated>().size(), 4U);
+  EXPECT_EQ(fleet.cluster.node(0).rpc().Of<service::ResidualsFreed>().size(), 2U);
 }
 
 }  // namespace

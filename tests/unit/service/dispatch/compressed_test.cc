@@ -361,7 +361,7 @@ TEST(Compressed, PeopleHearWhatIsLostWhereAJobGoesOnWithOtherRanks) {
   node.Close(first, false, "closed its connection");
   node.Settle();
   ClientEnd& again = node.Attach({.world_size = 1, .epoch = 2}, 0, std::size_t{1} << 17U);
-  HandIn(node, again, PackedLayout({kLarge}), kResiduals);
+  HandIn(node, again, PackedLayout({kLarge}), {{}, kResiduals});
   node.Settle();
   Adopt(node, JobId{1}, PlanOf({{{0, 0, kLarge}}}));
   node.Settle();

@@ -316,7 +316,7 @@ class GpuGradients : public GpuOperations {
 // A segment's number may be another segment's by the time that dispatch hears of the layout.
 TEST_F(GpuGradients, HaveNoResidualsInMemoryThatNobodyMayTouchFromHere) {
   AttachOnGpus(2);
-  HandIn(*node_, *ranks_[0], layout_, 8192);
+  HandIn(*node_, *ranks_[0], layout_, {{}, 8192});
   node_->Settle();
   const std::uint64_t posted = PostGradient(*ranks_[0], *layout_, 0);
   node_->Settle();

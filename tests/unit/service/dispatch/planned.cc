@@ -44,7 +44,8 @@ std::shared_ptr<const plan::Plan> HalvesOf(const Blocks& blocks, std::uint32_t v
 }
 
 void HandIn(HandDrivenNode& node, ClientEnd& client,
-            const std::shared_ptr<const service::Layout>& layout, std::uint64_t residuals) {
+            const std::shared_ptr<const service::Layout>& layout,
+            const service::ResidualsPlace& residuals) {
   for (std::uint32_t id = 0; id < layout->tensors.size(); ++id) {
     const service::LayoutTensor& tensor = layout->tensors[id];
     node.AddTensor(client, TensorId{id},
@@ -55,7 +56,7 @@ void HandIn(HandDrivenNode& node, ClientEnd& client,
                     .dtype = tensor.dtype,
                     .order = id});
   }
-  node.Send(service::SetLayout{client.id(), TensorId{0}, layout, {{}, residuals}});
+  node.Send(service::SetLayout{client.id(), TensorId{0}, layout, residuals});
 }
 
 void Adopt(HandDrivenNode& node, JobId job, const std::shared_ptr<const plan::Plan>& plan,

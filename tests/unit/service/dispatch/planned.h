@@ -28,7 +28,8 @@ std::shared_ptr<const plan::Plan> HalvesOf(const Blocks& blocks, std::uint32_t v
 
 // Registers the layout's tensors, from id 0 on and from the begin of segment 0, and hands it in.
 void HandIn(HandDrivenNode& node, ClientEnd& client,
-            const std::shared_ptr<const service::Layout>& layout, std::uint64_t residuals = 0);
+            const std::shared_ptr<const service::Layout>& layout,
+            const service::ResidualsPlace& residuals = {});
 // Offers the plan and puts it in force.
 void Adopt(HandDrivenNode& node, JobId job, const std::shared_ptr<const plan::Plan>& plan,
            std::uint64_t from_iteration = 1, std::uint64_t iterations_before = 0);

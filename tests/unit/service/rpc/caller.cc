@@ -152,6 +152,7 @@ Answered Caller::SetLayout(schema::Session::Client& session, const LayoutCall& f
   auto codecs = call.initCodecs(static_cast<unsigned>(fields.codecs.size()));
   for (unsigned i = 0; i < codecs.size(); ++i) codecs.set(i, fields.codecs[i]);
   call.setResiduals(fields.residuals);
+  call.setFactorsRank(fields.factors_rank);
   call.setIterationsBefore(fields.iterations_before);
   call.setAdaptive(fields.adaptive);
   auto rows = call.initRows(static_cast<unsigned>(fields.rows.size()));

@@ -86,6 +86,7 @@ struct LayoutCall {
   std::string codec;
   std::vector<std::string> codecs;
   std::uint64_t residuals = 0;
+  std::uint32_t factors_rank = 0;
   std::uint64_t iterations_before = 0;
   bool adaptive = false;
   std::vector<std::uint64_t> rows = {};

@@ -83,6 +83,7 @@ TEST_F(LayoutCallsTest, DispatchGetsTheLayoutInForwardOrderFromItsLowestTensorOn
                                       .codec = "int8",
                                       .codecs = {"", "bf16"},
                                       .residuals = 1024,
+                                      .factors_rank = 2,
                                       .rows = {4, 0}});
   ASSERT_EQ(answer.code, Code::kOk) << answer.text;
   stand_.dispatch().Visit<service::SetLayout>(0, [this](const service::SetLayout& set) {
@@ -96,6 +97,7 @@ TEST_F(LayoutCallsTest, DispatchGetsTheLayoutInForwardOrderFromItsLowestTensorOn
     EXPECT_EQ(set.layout->tensors, expected)
         << "small ones cross as they are unless they are named";
     EXPECT_EQ(set.residuals.offset, 1024U);
+    EXPECT_EQ(set.residuals.factors_rank, 2U);
     EXPECT_FALSE(set.residuals.segment.has_value());
   });
 }

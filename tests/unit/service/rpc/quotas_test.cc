@@ -276,6 +276,8 @@ TEST_F(QuotaCalls, ResidualsThatTheServiceKeepsCountLikeASegment) {
         EXPECT_EQ(refused.code, Code::kExhausted);
         EXPECT_VARYING_TEXT(refused.cause, "residuals of", "(memory_per_uid)");
       });
+  ASSERT_TRUE(stand_->rpc().Send(service::ResidualsFreed{session, kQuotaSegmentSize}));
+  EXPECT_EQ(Register(rank).code, Code::kOk);
 }
 
 TEST_F(QuotaCalls, TheBoardShowsWhatAUserHasAndMayHave) {
