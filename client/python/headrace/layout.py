@@ -190,6 +190,12 @@ class Layout:
         shape = self.gradients[i].shape
         return self._arena.torch(self._dtypes[i], shape, self._offsets[i])
 
+    def torch_range(self, gradients: range) -> torch.Tensor:
+        """Gradients of one type, one behind the other, as one torch tensor of one dimension."""
+        count = sum(self.counts[i] for i in gradients)
+        first = gradients[0]
+        return self._arena.torch(self._dtypes[first], (count,), self._offsets[first])
+
     @property
     def residuals(self) -> memoryview | None:
         """What encodings have left out of this node's sums so far, laid out as the gradients are.

@@ -145,9 +145,6 @@ class Hook(unittest.TestCase):
         session = mock.Mock(rank=0)
         with self.assertWarnsRegex(UserWarning, 'compress="topk".*optimizer='):
             CompressedState(session, "topk")
-        for compress in ("powersgd:2", "auto:int8,powersgd"):
-            with self.assertRaisesRegex(ValueError, "matrices"):
-                CompressedState(session, compress)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             CompressedState(session, "int8")
@@ -166,6 +163,24 @@ class Hook(unittest.TestCase):
         session = mock.Mock(rank=0)
         CompressedState(session, "int8", compress_after=70)._maker([((3,), "float32", "g")])
         self.assertEqual(session.layout.call_args.args[-2], 70)
+
+    def test_takes_buckets_apart_for_codecs_of_matrices(self):
+        layers = [torch.nn.Conv2d(3, 8, 2), torch.nn.BatchNorm2d(8), torch.nn.Flatten(), torch.nn.Linear(8, 3)]
+        model = torch.nn.Sequential(*layers)
+        session = mock.Mock(rank=0)
+        state = CompressedState(session, "powersgd:2", model)
+        first = [model[3].bias, model[3].weight]
+        second = [model[1].bias, model[1].weight, model[0].bias, model[0].weight]
+        for _ in range(3):
+            for index, parameters in enumerate((first, second)):
+                state.layout_for(FakeBucket(index, parameters))
+        specs = session.layout.call_args.args[0]
+        self.assertEqual([spec[0] for spec in specs], [(24,), (8, 3, 2, 2), (3,), (3, 8)])
+        gradients = [Gradient(*spec) for spec in specs]
+        self.assertEqual(choose_codecs(gradients, {"3.*": "powersgd:2"}), ["none", None, "powersgd:2", "powersgd:2"])
+        self.assertEqual(len({each.name for each in gradients}), 4)
+        self.assertEqual(state.gradients_of(FakeBucket(0, first)), range(2, 4))
+        self.assertEqual(state.gradients_of(FakeBucket(1, second)), range(2))
 
     def test_takes_patterns_of_the_models_names(self):
         model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 3))

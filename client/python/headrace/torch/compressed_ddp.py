@@ -12,7 +12,6 @@ import torch.distributed
 from headrace.layout import Layout
 from headrace.operation import Operation
 from headrace.session import Session
-from headrace.torch import ddp_buckets
 from headrace.torch.compression import (
     LayoutMaker,
     check_codecs,
@@ -21,7 +20,7 @@ from headrace.torch.compression import (
     takes_matrices,
 )
 from headrace.torch.ddp import DdpState, ddp_hook
-from headrace.torch.ddp_buckets import Bucket
+from headrace.torch.ddp_buckets import Bucket, Part, cut_bucket
 
 
 class CompressedState(DdpState):
@@ -30,12 +29,14 @@ class CompressedState(DdpState):
     One per DDP model, with a session of its own: a session has one layout. ``compress`` is a codec, or
     a mapping of patterns of ``model``'s parameters to codecs, as in Session.layout; what encodings
     leave out is kept as with ScheduledOptimizer. A bucket crosses in one codec: that of most of its
-    elements, so that biases and norms are compressed with the weights beside them. The first
+    elements, so that biases and norms are compressed with the weights beside them. Where powersgd is one of
+    the codecs, each parameter of two or more dimensions in it is a gradient by itself, and those of one that
+    lie behind each other are one. The first
     iterations cross as they are, until DDP has filled the same buckets twice, and so do
     ``compress_after`` more. ``optimizer`` says which codecs are refused; None: none is, and a warning
     names those with which Adam is known to diverge.
     Gradients on GPUs are compressed where they cross through the host's memory. ValueError for a mapping
-    without a model, and for powersgd, which takes matrices only.
+    without a model.
     """
 
     def __init__(
@@ -53,11 +54,6 @@ class CompressedState(DdpState):
                 "CompressedState: patterns of names need model=, which has the names"
             )
         codecs = compress.values() if by_name else [compress]
-        if any(takes_matrices(codec) for codec in codecs):
-            raise ValueError(
-                "CompressedState: powersgd takes matrices, and DDP's buckets are none: take "
-                "ScheduledOptimizer, or another codec"
-            )
         if optimizer is not None:
             check_codecs(optimizer, compress, force_compress)
         elif not force_compress and any(is_sparse(codec) for codec in codecs):
@@ -70,6 +66,7 @@ class CompressedState(DdpState):
         super().__init__(session, model)
         adaptive = optimizer is not None and is_adaptive(optimizer)
         self._by_name = by_name
+        self._by_matrix = any(takes_matrices(codec) for codec in codecs)
         self._maker = LayoutMaker(
             session,
             "average",
@@ -81,7 +78,8 @@ class CompressedState(DdpState):
         self._layout: Layout | None = None
         self._filled: list[Bucket] = []  # in this iteration so far
         self._last_filled: list[Bucket] = []
-        self._parts: dict[int, list[tuple]] = {}  # by bucket: what it was last filled with
+        self._parts: dict[int, list[Part]] = {}  # by bucket: what it was last filled with
+        self._gradients: dict[int, range] = {}  # of the layout, by bucket
 
     @property
     def layout(self) -> Layout | None:
@@ -89,7 +87,7 @@ class CompressedState(DdpState):
         return self._layout
 
     def layout_for(self, bucket: torch.distributed.GradBucket) -> Layout | None:
-        """The layout, once buckets stay as they are: see index_of.
+        """The layout, once buckets stay as they are: see gradients_of.
 
         RuntimeError when DDP fills other buckets afterwards.
         """
@@ -99,7 +97,7 @@ class CompressedState(DdpState):
             self._begin_iteration()
         if self._layout is None:
             self._filled.append(size)
-            if self._by_name:
+            if self._by_name or self._by_matrix:
                 self._parts[index] = [
                     (self._names.get(p, ""), tuple(p.shape)) for p in bucket.parameters()
                 ]
@@ -111,9 +109,9 @@ class CompressedState(DdpState):
             )
         return self._layout
 
-    def index_of(self, bucket: torch.distributed.GradBucket) -> int:
-        """Which gradient of the layout it is: backward fills the last of the forward pass first."""
-        return ddp_buckets.index_of(bucket.index(), len(self._last_filled))
+    def gradients_of(self, bucket: torch.distributed.GradBucket) -> range:
+        """Which gradients of the layout it is, one behind the other."""
+        return self._gradients[bucket.index()]
 
     def _begin_iteration(self) -> None:
         if self._layout is not None:
@@ -122,7 +120,13 @@ class CompressedState(DdpState):
         self._last_filled, self._filled = self._filled, []
         if not settled:
             return None
-        self._layout = self._maker(ddp_buckets.as_gradients(self._last_filled, self._parts))
+        specs: list[tuple] = []
+        # Backward fills the last of the forward pass first.
+        for index, bucket in reversed(list(enumerate(self._last_filled))):
+            cut = cut_bucket(index, bucket, self._parts.get(index), self._by_matrix)
+            self._gradients[index] = range(len(specs), len(specs) + len(cut))
+            specs += cut
+        self._layout = self._maker(specs)
         return self._layout.begin_backward()
 
     def state_dict(self) -> dict[str, Any]:
@@ -149,17 +153,21 @@ def compressed_hook(
     if layout is None:
         return ddp_hook(state, bucket)
     state.check(bucket)
-    index = state.index_of(bucket)
-    view = layout.views[index]
-    view.copy_(bucket.buffer())
-    operation = Operation(state.session, layout.post(index), view, copied=False)
+    gradients = state.gradients_of(bucket)
+    whole = layout.torch_range(gradients)
+    whole.copy_(bucket.buffer())
+    operations = [
+        Operation(state.session, layout.post(i), layout.views[i], copied=False) for i in gradients
+    ]
 
     def finish(started: torch.futures.Future) -> torch.Tensor:
-        return started.value().wait()
+        for operation in started.value():
+            operation.wait()
+        return whole
 
     started: torch.futures.Future = torch.futures.Future()
     finished = started.then(finish)
-    state.complete(started, operation)
+    state.complete(started, operations)
     return finished
 
 

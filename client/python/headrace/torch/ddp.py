@@ -69,8 +69,8 @@ class DdpState:
             self._waiting[device] = devices.new_stream(device)
         return self._waiting[device]
 
-    def complete(self, started: torch.futures.Future, operation: Operation) -> None:
-        """Has the waiter thread set the future, whose callback then waits for the operation."""
+    def complete(self, started: torch.futures.Future, operation: Operation | list[Operation]) -> None:
+        """Has the waiter thread set the future, whose callback then waits for the operation, or for all."""
         if self._waiter is None:
             self._waiter = threading.Thread(
                 target=_complete_all,
