@@ -93,6 +93,19 @@ class Compressed(unittest.TestCase):
             sums = [numpy.fromfile(name, numpy.float32) for name in names]
             self.assertEqual(sums[0].tobytes(), sums[1].tobytes())
 
+    def test_operations_are_summed_by_servers_in_the_codec_that_they_have(self) -> None:
+        with Cluster(nodes=4) as cluster:
+            folder = os.path.join(cluster.directory, "results")
+            os.mkdir(folder)
+            services = Services(cluster, "--architecture", "parameter-server", servers=2)
+            program = (os.path.join(HERE, "cluster_compressed_operations.py"), folder)
+            running = [torchrun.start(services, i, 1, folder, *program, nodes=2) for i in range(2)]
+            for each in running:
+                output = each.communicate(timeout=torchrun.LIMIT_S)[0]
+                self.assertEqual(each.returncode, 0, output)
+            sums = [numpy.fromfile(os.path.join(folder, f"sums.{rank}"), numpy.float32) for rank in range(2)]
+            self.assertEqual(sums[0].tobytes(), sums[1].tobytes())
+
     def test_a_second_job_draws_the_same_by_chance(self) -> None:
         """On services that have had another one: they count the jobs that they open."""
         with Cluster(nodes=2) as cluster:
