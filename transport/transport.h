@@ -147,7 +147,7 @@ struct Transfer {
   // another one for each transfer and each rail.
   std::uint64_t seed = 0;
   // In a send and receive between nodes the receive tells the sender's node that it is there, and
-  // the send waits for that. Else whoever posts the send knows.
+  // the send waits for that with all but its first piece. Else whoever posts the send knows.
   bool meets = false;
 
   std::span<std::byte* const> Members() const { return {members.data(), members_count}; }

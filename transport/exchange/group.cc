@@ -194,7 +194,9 @@ bool Group::Step(TimeNs now, std::vector<Completion>& completions) {
   dirty_ = false;
   const bool summed = collectives_.Advance();
   if (!failure_.failed()) {
-    point_to_point_.Push(now);
+    if (const auto wrong = point_to_point_.Push(now)) {
+      failure_.OnMismatch(wrong->member, wrong->position, wrong->text);
+    }
     notices_.Push();
     collectives_.Begin(now);
   }

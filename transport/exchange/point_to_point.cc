@@ -14,6 +14,8 @@ constexpr std::uint64_t kOursBit = std::uint64_t{1} << 63;
 constexpr std::uint64_t kReceivesBit = std::uint64_t{1} << 62;
 // The piece number of the message by which a receive says that it is there.
 constexpr std::uint32_t kReadyPiece = UINT32_MAX;
+// MessageHeader::round of a first piece that may arrive before its receive is posted.
+constexpr std::uint8_t kMayBeUnmet = 1;
 
 constexpr std::uint16_t IndexOf(std::uint64_t token) {
   return static_cast<std::uint16_t>(token >> 48 & 0xff);
@@ -39,6 +41,8 @@ PointToPoint::PointToPoint(Wire& wire, SendPacer& pacer, NetworkCounters& counte
   free_.reserve(places_.size());
   open_.reserve(places_.size());
   early_.reserve(kOpenMax * options.members.size());
+  sent_unmet_.reserve(kUnmetMax * options.members.size());
+  kept_unmet_.reserve(kUnmetMax * options.members.size());
   for (std::size_t i = places_.size(); i > 0; --i) {
     free_.push_back(static_cast<std::uint16_t>(i - 1));
   }
@@ -82,10 +86,15 @@ void PointToPoint::Post(const Transfer& transfer) {
   open.pieces_count = static_cast<std::uint32_t>(
       std::max<std::uint64_t>(1, (open.bytes + piece_size_ - 1) / piece_size_));
   open.came.assign(receives ? (open.pieces_count + 63) / 64 : 0, 0);
-  if (receives || !open.meets) return;
+  if (!open.meets) return;
+  if (receives) {
+    HR_CHECK(open.position >= receiving_end_, open.position, receiving_end_);
+    receiving_end_ = open.position + 1;
+    return;
+  }
   HR_CHECK(open.position >= meeting_end_, open.position, meeting_end_);
   meeting_end_ = open.position + 1;
-  open.met = std::erase(early_, Early{open.member, open.position}) != 0;
+  open.met = std::erase(early_, Name{open.member, open.position}) != 0;
 }
 
 const PointToPoint::Open* PointToPoint::Find(std::uint64_t token) const {
@@ -150,45 +159,75 @@ std::optional<std::string> PointToPoint::Announced(const MessageHeader& header, 
   }
   Open* const open = FindReceive(header.sender, header.position);
   const bool known = open != nullptr && header.root == options_.self;
+  if (known && !broken_ && !open->cancelled) return AcceptPiece(*open, header, size, arrival);
+  const bool may_be_unmet = open == nullptr && header.root == options_.self && !broken_ &&
+                            header.round == kMayBeUnmet && header.piece == 0 &&
+                            header.position >= receiving_end_;
+  if (may_be_unmet) return Keep(header, size, arrival);
   // What its receive has been cancelled for, what came twice, or what nobody was asked to send.
+  wire_.Drop(arrival);
+  ++counters_.messages_dropped;
+  return std::nullopt;
+}
+
+std::optional<std::string> PointToPoint::AcceptPiece(Open& open, const MessageHeader& header,
+                                                     std::size_t size, ArrivalId arrival) {
   const auto drop = [&] {
     wire_.Drop(arrival);
     ++counters_.messages_dropped;
   };
-  if (!known || broken_ || open->cancelled) {
-    drop();
-    return std::nullopt;
-  }
-  const bool agrees = header.count == open->count && header.piece < open->pieces_count &&
-                      static_cast<DType>(header.dtype) == open->dtype && header.round == 0 &&
+  const bool is_first = header.piece == 0 && open.meets;
+  const bool agrees = header.count == open.count && header.piece < open.pieces_count &&
+                      static_cast<DType>(header.dtype) == open.dtype &&
+                      (header.round == 0 || (header.round == kMayBeUnmet && is_first)) &&
                       header.reduction == 0 && header.codec == 0 && header.codec_parameter == 0 &&
                       header.divisor == 0 && header.root_rank == 0 && header.block_count == 0 &&
-                      header.operation_count == 0 && size == SizeOfPiece(*open, header.piece);
+                      header.operation_count == 0 && size == SizeOfPiece(open, header.piece);
   if (!agrees) {
     drop();
     return "sends other pieces of a message than this node receives";
   }
-  std::uint64_t& came = open->came[header.piece / 64];
+  std::uint64_t& came = open.came[header.piece / 64];
   const std::uint64_t bit = std::uint64_t{1} << header.piece % 64;
   if ((came & bit) != 0) {
     drop();
     return std::nullopt;
   }
   came |= bit;
-  ++open->on_wire;
+  ++open.on_wire;
   ++messages_moving_;
-  const auto index = static_cast<std::uint16_t>(open - places_.data());
-  wire_.Accept(arrival, open->memory + std::uint64_t{header.piece} * piece_size_,
+  const auto index = static_cast<std::uint16_t>(&open - places_.data());
+  wire_.Accept(arrival, open.memory + std::uint64_t{header.piece} * piece_size_,
                TokenOf(index, true, header.piece));
+  return std::nullopt;
+}
+
+std::optional<std::string> PointToPoint::Keep(const MessageHeader& header, std::size_t size,
+                                              ArrivalId arrival) {
+  const Name name{header.sender, header.position};
+  const bool twice = std::ranges::find(kept_unmet_, name, &Unmet::name) != kept_unmet_.end();
+  const auto kept = std::ranges::count(kept_unmet_, name.member,
+                                       [](const Unmet& unmet) { return unmet.name.member; });
+  if (twice || kept == kUnmetMax || size > piece_size_) {
+    wire_.Drop(arrival);
+    ++counters_.messages_dropped;
+    if (twice) return std::nullopt;
+    return "sends more of messages that nobody waits for than any node may";
+  }
+  kept_unmet_.push_back({name, header, size, arrival});
   return std::nullopt;
 }
 
 std::optional<std::string> PointToPoint::OnReady(const MessageHeader& header) {
   if (broken_) return std::nullopt;
-  const Early early{header.sender, header.position};
+  const Name early{header.sender, header.position};
+  // Receives are posted in this order: those before it are known, or never come.
+  std::erase_if(sent_unmet_, [&early](const Name& sent) {
+    return sent.member == early.member && sent.position <= early.position;
+  });
   for (const std::uint16_t index : open_) {
     Open& open = places_[index];
-    if (open.receives || !open.meets || Early{open.member, open.position} != early) continue;
+    if (open.receives || !open.meets || Name{open.member, open.position} != early) continue;
     open.met = true;
     return std::nullopt;
   }
@@ -197,7 +236,7 @@ std::optional<std::string> PointToPoint::OnReady(const MessageHeader& header) {
     ++counters_.messages_dropped;
     return std::nullopt;
   }
-  const auto kept = std::ranges::count(early_, early.member, &Early::member);
+  const auto kept = std::ranges::count(early_, early.member, &Name::member);
   if (kept == kOpenMax) return "waits for more messages at a time than any node may";
   early_.push_back(early);
   return std::nullopt;
@@ -241,14 +280,50 @@ std::uint32_t PointToPoint::Received(std::uint64_t token, Code code) {
   return open.member;
 }
 
-void PointToPoint::Push(TimeNs now) {
-  if (broken_) return;
+std::optional<PointToPoint::Unmet> PointToPoint::PopKept(const Name& name) {
+  const auto found = std::ranges::find(kept_unmet_, name, &Unmet::name);
+  if (found == kept_unmet_.end()) return std::nullopt;
+  const Unmet kept = *found;
+  kept_unmet_.erase(found);
+  return kept;
+}
+
+// Their receives were never posted, and will not be.
+void PointToPoint::DropKeptBefore(const Name& name) {
+  std::erase_if(kept_unmet_, [&](const Unmet& kept) {
+    if (kept.name.member != name.member || kept.name.position > name.position) return false;
+    wire_.Drop(kept.arrival);
+    ++counters_.messages_dropped;
+    return true;
+  });
+}
+
+bool PointToPoint::MayGoUnmet(const Open& open) const {
+  if (open.receives || open.cancelled || !open.meets || open.met || open.pushed > 0) return false;
+  return wire_.IsEager(SizeOfPiece(open, 0)) &&
+         std::ranges::count(sent_unmet_, open.member, &Name::member) < kUnmetMax;
+}
+
+std::optional<PointToPoint::Mismatch> PointToPoint::Push(TimeNs now) {
+  if (broken_) return std::nullopt;
   for (const std::uint16_t index : open_) {
     Open& open = places_[index];
     open.begin_ns = std::min(open.begin_ns, now);
     Link& link = links_[open.member];
-    if (open.receives && open.meets && !open.met && !open.cancelled) SendReady(index);
-    while (IsDue(open) && open.pushed < open.pieces_count && link.pieces < kPiecesPerPeer) {
+    if (open.receives && open.meets && !open.met && !open.cancelled) {
+      // Before the other node learns that it may send others.
+      const auto kept = PopKept({open.member, open.position});
+      DropKeptBefore({open.member, open.position});
+      const auto wrong = kept ? AcceptPiece(open, kept->header, kept->size, kept->arrival)
+                              : std::optional<std::string>();
+      if (wrong) return Mismatch{open.member, open.position, *wrong};
+      SendReady(index);
+    }
+    while (open.pushed < open.pieces_count && link.pieces < kPiecesPerPeer) {
+      if (!IsDue(open)) {
+        if (!MayGoUnmet(open)) break;
+        sent_unmet_.push_back({open.member, open.position});
+      }
       ++link.pieces;
       const std::size_t size = SizeOfPiece(open, open.pushed++);
       if (wire_.IsEager(size)) {
@@ -260,6 +335,7 @@ void PointToPoint::Push(TimeNs now) {
       }
     }
   }
+  return std::nullopt;
 }
 
 void PointToPoint::OnTurn(std::uint16_t item) {
@@ -269,6 +345,7 @@ void PointToPoint::OnTurn(std::uint16_t item) {
   Link& link = links_[open.member];
   pacer_.Ended(link.flow, SizeOfPiece(open, open.sent++));
   --link.pieces;
+  std::erase(sent_unmet_, Name{open.member, open.position});
 }
 
 MessageHeader PointToPoint::HeaderOf(const Open& open, Collective kind, std::uint32_t piece) const {
@@ -302,7 +379,8 @@ void PointToPoint::Send(std::uint16_t index) {
   counters_.bytes_sent += size;
   ++open.on_wire;
   if (wire_.IsEager(size)) ++messages_moving_;
-  const MessageHeader header = HeaderOf(open, kSend, piece);
+  MessageHeader header = HeaderOf(open, kSend, piece);
+  if (open.meets && piece == 0) header.round = kMayBeUnmet;
   wire_.Send(links_[open.member].id, header, open.memory + std::uint64_t{piece} * piece_size_, size,
              TokenOf(index, false, piece));
 }
@@ -317,14 +395,19 @@ void PointToPoint::Break() {
     }
     link.open = false;
   }
+  for (const Unmet& kept : kept_unmet_) wire_.Drop(kept.arrival);
+  kept_unmet_.clear();
+  sent_unmet_.clear();
   for (const std::uint16_t index : open_) places_[index].cancelled = true;
 }
 
-// A transfer that has all of its pieces ended well, whatever came after.
+// A transfer that has all of its pieces ended well, whatever came after. A send that meets its
+// receive does not end before that: until then the two may disagree.
 void PointToPoint::End(TimeNs now, const Error* failure, std::vector<Completion>& completions) {
   for (std::size_t i = 0; i < open_.size();) {
     Open& open = places_[open_[i]];
-    const bool done = open.ended == open.pieces_count;
+    const bool met = open.receives || !open.meets || open.met;
+    const bool done = met && open.ended == open.pieces_count;
     if (open.on_wire > 0 || (!done && (!open.cancelled || open.waiting() > 0))) {
       ++i;
       continue;
@@ -338,6 +421,9 @@ void PointToPoint::End(TimeNs now, const Error* failure, std::vector<Completion>
       if (failure != nullptr) completion.cause = failure->text();
     }
     completions.push_back(std::move(completion));
+    if (open.receives) {
+      if (const auto kept = PopKept({open.member, open.position})) wire_.Drop(kept->arrival);
+    }
     --(open.receives ? receives_ : sends_);
     open.used = false;
     free_.push_back(open_[i]);

@@ -8,7 +8,10 @@
 //
 // A receive announces itself to its send by a message without bytes, and the send holds its pieces
 // until that has arrived. Announcements that arrive before the send is posted are kept, for each
-// peer as many as it may have receives open.
+// peer as many as it may have receives open. The first piece of a send goes at once, so that a
+// short message does not wait for that round trip. It is kept where it arrives before its receive
+// is posted; of a peer at most kUnmetMax are there or on their way. An announcement gives that
+// right back, for its send and for those before it, whose receives will not be posted any more.
 //
 // Part of Group, on the lane's thread. The wire's calls only record what happened; Push finds what
 // is to be sent, End what has ended. Allocates only when a receive with more pieces than any before
@@ -30,6 +33,8 @@ class PointToPoint {
  public:
   static constexpr std::uint32_t kOpenMax = 64;  // sends, and as many receives
   static constexpr std::uint32_t kPiecesPerPeer = 16;
+  // First pieces to a peer that it was not known to have a receive for.
+  static constexpr std::uint32_t kUnmetMax = 4;
 
   // `options` outlives it, as do the others. Pieces have at most `piece_size` bytes.
   PointToPoint(Wire& wire, SendPacer& pacer, NetworkCounters& counters, const GroupOptions& options,
@@ -61,8 +66,14 @@ class PointToPoint {
   std::uint64_t messages_moving() const { return messages_moving_; }
 
   // ---- from DoWork ----
-  // Gives the pacer what each peer has room for.
-  void Push(TimeNs now);
+  struct Mismatch {
+    std::uint32_t member = 0;
+    std::uint64_t position = 0;
+    std::string text;
+  };
+  // Gives the pacer what each peer has room for, and receives what waits for what was posted since.
+  // Returns what is wrong with that where its sender contradicts the receive.
+  std::optional<Mismatch> Push(TimeNs now);
   void OnTurn(std::uint16_t item);
   // The group's links close: takes back what waits for its turn, and ends everything once the wire
   // has let go of it.
@@ -101,12 +112,19 @@ class PointToPoint {
     std::uint32_t pieces = 0;  // at the pacer or on the wire
     bool open = false;
   };
-  // A receive of another node whose send is not posted yet.
-  struct Early {
+  // A message of, or for, another node.
+  struct Name {
     std::uint32_t member = 0;
     std::uint64_t position = 0;
 
-    friend bool operator==(const Early&, const Early&) = default;
+    friend bool operator==(const Name&, const Name&) = default;
+  };
+  // A first piece that arrived before its receive was posted.
+  struct Unmet {
+    Name name;
+    MessageHeader header;
+    std::size_t size = 0;
+    ArrivalId arrival = 0;
   };
 
   const Open* Find(std::uint64_t token) const;
@@ -117,6 +135,14 @@ class PointToPoint {
   MessageHeader HeaderOf(const Open& open, Collective kind, std::uint32_t piece) const;
   void Send(std::uint16_t index);
   void SendReady(std::uint16_t index);
+  // Whether the first piece of a send may go before its receive is known to be there.
+  bool MayGoUnmet(const Open& open) const;
+  // Accepts a piece, or says what is wrong with it.
+  std::optional<std::string> AcceptPiece(Open& open, const MessageHeader& header, std::size_t size,
+                                         ArrivalId arrival);
+  std::optional<std::string> Keep(const MessageHeader& header, std::size_t size, ArrivalId arrival);
+  std::optional<Unmet> PopKept(const Name& name);
+  void DropKeptBefore(const Name& name);
   // A receive of another node says that it is there.
   std::optional<std::string> OnReady(const MessageHeader& header);
   bool IsDue(const Open& open) const {
@@ -133,8 +159,11 @@ class PointToPoint {
   std::vector<Open> places_;
   std::vector<std::uint16_t> free_;
   std::vector<std::uint16_t> open_;  // in the order of the posts
-  std::vector<Early> early_;
-  std::uint64_t meeting_end_ = 0;  // sends of lower positions that meet were posted
+  std::vector<Name> early_;          // receives of other nodes whose sends are not posted yet
+  std::vector<Name> sent_unmet_;  // first pieces that were given to the pacer before they were met
+  std::vector<Unmet> kept_unmet_;
+  std::uint64_t meeting_end_ = 0;    // sends of lower positions that meet were posted
+  std::uint64_t receiving_end_ = 0;  // likewise receives
   std::uint32_t sends_ = 0;
   std::uint32_t receives_ = 0;
   std::uint64_t messages_moving_ = 0;

@@ -32,7 +32,9 @@ struct MessageHeader {
   std::uint8_t kind = 0;  // Collective
   std::uint8_t dtype = 0;
   std::uint8_t reduction = 0;
-  std::uint8_t round = 0;  // round of the piece's schedule
+  // Round of the piece's schedule. In a send, 1 marks the first piece, which may go before its
+  // receive is known to be there.
+  std::uint8_t round = 0;
   std::uint32_t root = 0;
   std::uint32_t piece = 0;
   std::uint16_t sender = 0;  // member number

@@ -221,20 +221,126 @@ TEST(ExchangePointToPoint, MeetInAnyOrderAndLoseNothing) {
   }
 }
 
-TEST(ExchangePointToPoint, SendNothingBeforeTheOtherNodeIsThere) {
+// The first piece goes at once, the others when the receive has said that it is there.
+TEST(ExchangePointToPoint, SendAFirstPieceBeforeTheOtherNodeIsThereAndNoMore) {
+  constexpr std::uint64_t kFleetPiece = 4096;
+  constexpr std::uint64_t kSize = 3 * kFleetPiece;
   Fleet fleet({});
-  SentMessage message(0, 1, 3, 50'000);
+  SentMessage message(0, 1, 3, kSize);
   message.meets = true;
   PostSend(fleet, message);
   fleet.RunToTheEnd();
-  EXPECT_EQ(fleet.node(0).counters().messages_sent, 0U);
+  EXPECT_EQ(fleet.node(0).counters().bytes_sent, kFleetPiece);
   EXPECT_EQ(fleet.node(0).Missing(message.Of(false, 2).token), 2U) << "it waits for node 1";
   EXPECT_EQ(fleet.node(1).counters().messages_dropped, 0U);
   PostReceive(fleet, message);
   fleet.RunToTheEnd();
   EXPECT_TRUE(message.HasCome());
   EXPECT_EQ(fleet.node(1).counters().messages_sent, 1U) << "that it is there";
-  EXPECT_EQ(fleet.node(0).counters().bytes_sent, 50'000U);
+  EXPECT_EQ(fleet.node(0).counters().bytes_sent, kSize);
+}
+
+// Until both are there they may disagree, so a message of one piece does not end before either.
+TEST(ExchangePointToPoint, EndNoSendBeforeItsReceiveIsThere) {
+  Fleet fleet({});
+  SentMessage message(0, 1, 3, 100);
+  message.meets = true;
+  PostSend(fleet, message);
+  fleet.RunToTheEnd();
+  EXPECT_EQ(fleet.node(0).counters().bytes_sent, 100U);
+  EXPECT_TRUE(fleet.completions(0).empty());
+  PostReceive(fleet, message);
+  fleet.RunToTheEnd();
+  EXPECT_TRUE(message.HasCome());
+  EXPECT_EQ(fleet.completions(0).size(), 1U);
+  EXPECT_EQ(fleet.node(0).counters().bytes_sent, 100U) << "once";
+}
+
+// A node keeps few messages that it does not wait for; each receive gives room for another one.
+TEST(ExchangePointToPoint, SendFewFirstPiecesAtATimeBeforeTheOtherNodeIsThere) {
+  constexpr std::uint64_t kMessages = PointToPoint::kUnmetMax + 3;
+  Fleet fleet({});
+  std::vector<SentMessage> messages;
+  messages.reserve(kMessages);
+  for (std::uint64_t i = 0; i < kMessages; ++i) {
+    messages.emplace_back(0, 1, i + 1, 100);
+    messages.back().meets = true;
+    PostSend(fleet, messages.back());
+  }
+  fleet.RunToTheEnd();
+  EXPECT_EQ(fleet.node(0).counters().messages_sent, PointToPoint::kUnmetMax);
+  for (std::uint64_t i = 0; i < kMessages; ++i) {
+    PostReceive(fleet, messages[i]);
+    fleet.RunToTheEnd();
+    EXPECT_TRUE(messages[i].HasCome()) << i;
+    EXPECT_EQ(fleet.node(0).counters().messages_sent,
+              std::min(kMessages, i + 1 + PointToPoint::kUnmetMax));
+  }
+  EXPECT_EQ(fleet.node(1).counters().messages_dropped, 0U);
+}
+
+// Both nodes gave up operations of which one node had not posted the receives.
+TEST(ExchangePointToPoint, ForgetFirstPiecesWhoseReceivesNeverCome) {
+  constexpr std::uint64_t kGivenUp = PointToPoint::kUnmetMax;
+  Fleet fleet({});
+  std::vector<SentMessage> messages;
+  messages.reserve(2 * kGivenUp);
+  for (std::uint64_t i = 0; i < 2 * kGivenUp; ++i) {
+    messages.emplace_back(0, 1, i + 1, 100);
+    messages.back().meets = true;
+    PostSend(fleet, messages.back());
+  }
+  fleet.RunToTheEnd();
+  for (std::uint64_t i = 0; i < kGivenUp; ++i) {
+    fleet.node(0).Cancel(messages[i].Of(false, 2).token);
+  }
+  fleet.RunToTheEnd();
+  EXPECT_EQ(fleet.completions(0).size(), kGivenUp);
+  EXPECT_EQ(fleet.node(0).counters().messages_sent, kGivenUp) << "the others have no right to";
+  PostReceive(fleet, messages[kGivenUp]);
+  fleet.RunToTheEnd();
+  EXPECT_EQ(fleet.node(1).counters().messages_dropped, kGivenUp);
+  EXPECT_EQ(fleet.node(0).counters().messages_sent, 2 * kGivenUp);
+  for (std::uint64_t i = kGivenUp + 1; i < 2 * kGivenUp; ++i) PostReceive(fleet, messages[i]);
+  fleet.RunToTheEnd();
+  for (std::uint64_t i = kGivenUp; i < 2 * kGivenUp; ++i) EXPECT_TRUE(messages[i].HasCome()) << i;
+  EXPECT_EQ(fleet.network().open_count(), 0U);
+}
+
+// Who sends more than that is no honest node, and what comes for no receive any more is dropped.
+TEST(ExchangePointToPoint, KeepNoMoreFirstPiecesThanANodeMaySend) {
+  Fleet fleet({});
+  MessageHeader header{.key = KeyOf(1),
+                       .epoch = 3,
+                       .plan_version = 5,
+                       .count = 1,
+                       .kind = static_cast<std::uint8_t>(kSend),
+                       .dtype = static_cast<std::uint8_t>(DType::kUInt8),
+                       .round = 1,
+                       .sender = 1};
+  for (std::uint64_t i = 0; i < PointToPoint::kUnmetMax; ++i) {
+    header.position = 100 + i;
+    fleet.network().Inject("a", header, std::vector<std::byte>(1));
+    fleet.network().Inject("a", header, std::vector<std::byte>(1));  // twice
+  }
+  fleet.RunToTheEnd();
+  EXPECT_EQ(fleet.node(0).counters().messages_dropped, PointToPoint::kUnmetMax);
+  MessageHeader second = header;
+  second.piece = 1;  // no first piece
+  fleet.network().Inject("a", second, std::vector<std::byte>(1));
+  second.piece = 0;
+  second.round = 0;  // one whose receive is known to be there
+  fleet.network().Inject("a", second, std::vector<std::byte>(1));
+  fleet.RunToTheEnd();
+  EXPECT_EQ(fleet.node(0).counters().messages_dropped, PointToPoint::kUnmetMax + 2);
+  header.position = 200;
+  fleet.network().Inject("a", header, std::vector<std::byte>(1));
+  SentMessage message(0, 1, 300, 10);
+  message.meets = true;
+  PostSend(fleet, message);
+  fleet.RunToTheEnd();
+  ASSERT_EQ(fleet.completions(0).size(), 1U);
+  EXPECT_EQ(fleet.completions(0)[0].code, Code::kMismatch);
 }
 
 TEST(ExchangePointToPoint, ThatMeetAndDifferFailTheGroup) {
