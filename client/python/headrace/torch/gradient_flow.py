@@ -320,8 +320,9 @@ class GradientFlow:
             self.complete("clip_norm on a GPU, or with reconnect, needs all gradients", reads=False)
         if self._averaged:
             self._averaged = False
+            self._clip_all()
             self._note_step(self._updates.options())
-            self._make_all()
+            self._updates.make_all()
             return
         self.make_updates()
         if self.steps_alone and not self._begun and not self.posts:
@@ -342,8 +343,9 @@ class GradientFlow:
             self._take_norms([slot for slot in self._slots[1:] if self._has_ended(slot)])
 
     def _note_step(self, options: Options) -> None:
-        if self._recovery is not None:
-            self._recovery.on_step(self._iteration, options)
+        recovery = self._recovery
+        if recovery is not None:
+            self._unless_lost(lambda: recovery.on_step(self._iteration, options, self._slots))
 
     def zero_grad(self, set_to_none: bool) -> None:
         """Gradients are forgotten; those that are due, after their update."""
@@ -419,9 +421,12 @@ class GradientFlow:
         """Whether updates may wait for the norm of all gradients, which the host then computes."""
         return self._device is None and self._recovery is None
 
-    def _make_all(self) -> None:
+    def _clip_all(self) -> None:
         if self._clipping is not None:
             self._clipping.clip(self._updates.parameters())
+
+    def _make_all(self) -> None:
+        self._clip_all()
         self._updates.make_all()
 
     def _take_norms(self, slots: Sequence[Slot]) -> None:

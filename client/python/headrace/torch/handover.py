@@ -7,37 +7,40 @@ of each iteration, like everybody else.
 One of the others, the donor, sends the state in pieces, one an iteration: between two iterations it copies
 some parameters with their optimizer state, and the copy travels while the next iteration goes on. The newcomer
 makes that iteration's update of these parameters itself, and all later ones, from the averages and with the
-options that the donor tells it after each iteration. An update of one parameter depends on no other
+options that the donor sends it with each step(). An update of one parameter depends on no other
 (ScheduledOptimizer needs that anyway), so both have the same bits. When all has been sent, the donor says so in
 the gradients of the next iteration, so all ranks learn of it at once and count the newcomer from then on.
 
-Nobody waits for the whole state, whatever its size. A piece is an eighth of the gradients, at least 4 MiB and at
-most 64 MiB, or one parameter if that is more, so that it delays the gradients by little. Donor and newcomer have
-memory for one piece.
+In an iteration whose averages the program reads before step(), and may change, the donor sends with that step()
+the gradients that it has changed, of the parameters that the newcomer has.
+
+Nobody waits for the whole state, whatever its size. The newcomer measures how long a piece takes to arrive, and
+the next one is as large as arrives in a part of an iteration (PieceSize), or one parameter if that is more. So
+pieces follow what the link carries, and delay the gradients by that part at most. Nor do the others wait for the
+newcomer's updates: it makes them while the others make theirs, and posts its zeros before their next gradients.
 
 If a rank is lost in the middle, the ranks meet as after any loss, and what a newcomer has by then is given up: it
-listens again from the first piece on. Two kinds of state are handed over at once, while the others wait: what fits
-into one piece, and that of a program which reads or changes averages before step(), since a newcomer does not know
-what became of them.
+listens again from the first piece on. A state that is as small as a first piece is handed over at once, while the
+others wait, and so is one that has more than values of each parameter.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headrace.errors import Error, Timeout
+from headrace.errors import Timeout
 from headrace.operation import Operation
 from headrace.torch import devices
+from headrace.torch.piece_memory import PieceMemory, Shape, bytes_of, room_of, shape_of
 from headrace.torch.snapshot import copied, decoded, encoded, is_value, packed, unpacked
 
 if TYPE_CHECKING:
-    from headrace.arena import Arena, Tensor
     from headrace.layout import Layout
     from headrace.session import Session
     from headrace.torch.clipping import Clipping
@@ -45,17 +48,44 @@ if TYPE_CHECKING:
     from headrace.torch.updates import Options, Updates
     from headrace.torch.usage import Usage
 
-PIECE_MIN, PIECE_MAX = 4 << 20, 64 << 20  # bytes
-_OF_GRADIENTS = 8  # a piece is their size divided by that
-_TAG = (1 << 63) + 2  # no torch tag, and none of elastic_run()
+AT_ONCE_MAX = 4 << 20  # bytes of a state that is handed over while the others wait
+# No torch tags, and none of elastic_run(): what donor and newcomer say, pieces, and gradients.
+_TAG, _PIECE_TAG, _GRADIENTS_TAG = (1 << 63) + 2, (1 << 63) + 3, (1 << 63) + 4
 
 
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """What the others' update of an iteration was made with."""
+class PieceSize:
+    """How many bytes go with an iteration: as many as the measured times allow."""
 
-    options: Options
-    frozen: tuple[int, ...] = ()  # parameters that it left alone, by their place among all
+    MIN, MAX = 256 << 10, 256 << 20
+    SENT_SHARE = 0.15  # of an iteration's time, in which a piece arrives
+    COPIED_SHARE = 0.05  # and in which the donor copies it while the others wait
+    CHANGE_MAX = 2.0  # times that one piece may be larger or smaller than the last was to be
+
+    def __init__(self, gradients: int) -> None:
+        """``gradients``: bytes that each iteration moves anyway, of which the first piece is an eighth."""
+        self._most = min(max(gradients, AT_ONCE_MAX), self.MAX)
+        self.bytes = min(max(gradients // 8, self.MIN), self._most)
+
+    def follow(self, size: int, sent_s: float, copied_s: float, iteration_s: float) -> None:
+        """A piece of that size took so long, beside an iteration of that length."""
+        fits = self.SENT_SHARE * iteration_s / max(sent_s, 1e-9)
+        fits = min(fits, self.COPIED_SHARE * iteration_s / max(copied_s, 1e-9))
+        wanted = size * fits
+        if fits >= 1:
+            wanted = max(wanted, self.bytes)  # a small one says little of larger ones
+        wanted = min(max(wanted, self.bytes / self.CHANGE_MAX), self.bytes * self.CHANGE_MAX)
+        self.bytes = min(max(int(wanted), self.MIN), self._most)
+
+
+@dataclasses.dataclass
+class _Piece:
+    """One that is under way."""
+
+    size: int
+    copied_s: float
+    begun_s: float
+    open: list[Operation]
+    took: list[torch.Tensor]  # nanoseconds, as each newcomer has measured
 
 
 class Donor:
@@ -68,18 +98,25 @@ class Donor:
         buffers: Sequence[torch.Tensor],
         targets: Sequence[int],
         gradients_size: int,
+        iteration: int,
     ) -> None:
-        """``targets``: the ranks of the newcomers. ``gradients_size`` in bytes."""
+        """``targets``: the ranks of the newcomers, who have the averages of all after ``iteration``.
+        ``gradients_size`` in bytes.
+        """
         self._session = session
         self._updates = updates
         self._parameters = updates.parameters()
         self._buffers = buffers
         self._targets = targets
-        self._piece = min(max(gradients_size // _OF_GRADIENTS, PIECE_MIN), PIECE_MAX)
+        self._size = PieceSize(gradients_size)
         self._sent = 0  # of parameters, then buffers
-        self._memory = _Memory(session)
-        self._bodies: list[Operation] = []  # of the last piece
-        self._told: list[Operation] = []
+        self._piece: _Piece | None = None
+        self._memory = PieceMemory(session)
+        self._gradients = PieceMemory(session)
+        self._messages: list[Operation] = []  # that are under way
+        self._changes: list[Operation] = []
+        self._stepped = iteration  # the last whose step the newcomers know
+        self._crossed_s = time.monotonic()  # when the last border was
 
     @property
     def fits(self) -> bool:
@@ -87,41 +124,105 @@ class Donor:
         values = [self._updates.options(), *map(self._updates.state_of, self._parameters)]
         if not self._updates.has_only_parameters() or not all(map(is_value, values)):
             return False
-        return sum(self._size_of(i) for i in range(self._count)) > PIECE_MIN
+        return sum(self._size_of(i) for i in range(self._count)) > AT_ONCE_MAX
 
     @property
     def has_sent_all(self) -> bool:
         """Whether a newcomer that takes part in the next iteration has all after it."""
         return self._sent == self._count
 
-    def send(self, iteration: int, step: Step | None, sends_piece: bool) -> None:
-        """Between two iterations, the last of which was made by ``step`` (None: it was given up). Newcomers
-        get a piece if the last one has gone.
+    def send_step(self, iteration: int, options: Options, slots: Sequence[Slot] | None) -> None:
+        """That iteration's update is about to be made. ``slots``: the program may have changed the averages, of
+        which they have copies; None: it has not.
         """
-        self._told = _unended(self._told)
-        self._bodies = _unended(self._bodies)
-        about: dict[str, Any] = {"step": None, "piece": "[]"}
-        if step is not None:
-            about["step"] = {"options": step.options, "frozen": list(step.frozen)}
-        size = 0
-        if sends_piece and not self._bodies:
-            about["piece"], size = self._fill()
-        text = packed(copied(about))
-        numbers = torch.tensor([iteration, text.numel(), size], dtype=torch.int64)
-        for target in self._targets:
-            self._told.append(self._session.send(numbers, target, _TAG, async_op=True))
-            self._told.append(self._session.send(text, target, _TAG, async_op=True))
-            if size:
-                body = self._memory.range(size)
-                self._bodies.append(self._session.send(body, target, _TAG, async_op=True))
+        step: dict[str, Any] = {"options": options, "reads": slots is not None}
+        changed: list[torch.Tensor] = []
+        if slots is None:
+            alone = [i for i, each in enumerate(self._parameters) if not each.requires_grad]
+        else:
+            alone = [i for i, each in enumerate(self._parameters) if each.grad is None]
+            step["changed"] = self._changed(slots, changed)
+        step["alone"] = alone
+        for operation in self._changes:
+            operation.wait()  # newcomers have used them by now
+        size = self._gradients.write(changed) if changed else 0
+        self._send(iteration, step, size)
+        self._changes = [
+            self._session.send(self._gradients.range(size), target, _GRADIENTS_TAG, async_op=True)
+            for target in (self._targets if size else ())
+        ]
+        self._stepped = iteration
+
+    def cross_border(self, iteration: int, sends_piece: bool) -> None:
+        """Between ``iteration`` and the next. Newcomers get a piece if the last one has arrived, unless they
+        have all.
+        """
+        self._messages = _unended(self._messages)
+        if self._stepped != iteration:
+            self._send(iteration, {}, 0)  # it was given up
+            self._stepped = iteration
+        now = time.monotonic()
+        before, self._crossed_s = self._crossed_s, now
+        if not sends_piece:
+            return
+        about, size = [[], []], 0
+        if self._piece is None or self._has_arrived(now - before):
+            about, size = self._fill()
+            self._piece = _Piece(size, time.monotonic() - now, now, [], []) if size else None
+        self._send(iteration, {"piece": json.dumps(about)}, size)
+        for target in self._targets if size else ():
+            body = self._session.send(self._memory.range(size), target, _PIECE_TAG, async_op=True)
+            took = torch.zeros(1, dtype=torch.int64)
+            answer = self._session.receive(took, target, _PIECE_TAG, async_op=True)
+            self._piece.open += [body, answer]
+            self._piece.took.append(took)
 
     def close(self) -> None:
         """Nobody listens any more."""
         self._memory.close()
+        self._gradients.close()
 
     @property
     def _count(self) -> int:
         return len(self._parameters) + len(self._buffers)
+
+    def _send(self, iteration: int, about: dict[str, Any], size: int) -> None:
+        text = packed(copied(about))
+        numbers = torch.tensor([iteration, text.numel(), size], dtype=torch.int64)
+        for target in self._targets:
+            for each in (numbers, text):
+                self._messages.append(self._session.send(each, target, _TAG, async_op=True))
+
+    def _has_arrived(self, iteration_s: float) -> bool:
+        piece = self._piece
+        piece.open = _unended(piece.open)
+        if piece.open:
+            return False
+        sent_s = max(map(int, piece.took)) / 1e9
+        # Of a piece that has held up iterations, the whole time counts.
+        if self._crossed_s - piece.begun_s > 1.5 * iteration_s:
+            sent_s = max(sent_s, iteration_s)
+        self._size.follow(piece.size, sent_s, piece.copied_s, iteration_s)
+        return True
+
+    def _changed(self, slots: Sequence[Slot], changed: list[torch.Tensor]) -> list[list[Any]]:
+        """Of the parameters that newcomers have, what the program has made of their averages."""
+        averages: dict[torch.nn.Parameter, torch.Tensor] = {}
+        for slot in slots:
+            if slot.members:
+                parts = slot.averages.split([each.parameter.numel() for each in slot.members])
+                averages.update({m.parameter: part for m, part in zip(slot.members, parts)})
+        rows = []
+        for index, parameter in enumerate(self._parameters[: self._sent]):
+            if parameter.grad is None:
+                continue
+            gradient = parameter.grad.detach()
+            gradient = gradient.to_dense() if gradient.is_sparse else gradient
+            average = averages.get(parameter)
+            if average is None or not torch.equal(bytes_of(gradient), bytes_of(average)):
+                rows.append([index, shape_of(gradient)])
+                changed.append(gradient)
+        return rows
 
     def _content(self, index: int) -> list[Any]:
         if index >= len(self._parameters):
@@ -132,30 +233,24 @@ class Donor:
     def _size_of(self, index: int) -> int:
         tensors: list[torch.Tensor] = []
         encoded(self._content(index), tensors)
-        return sum(map(_bytes_of, tensors))
+        return sum(map(room_of, tensors))
 
-    def _fill(self) -> tuple[str, int]:
+    def _fill(self) -> tuple[list[list[Any]], int]:
         """Copies the next piece; returns what is in it, and its size."""
         tensors: list[torch.Tensor] = []
-        shapes: list[list[Any]] = []
+        shapes: list[tuple[Shape, int]] = []
         size, contents = 0, []
         while self._sent < self._count:
             more = self._size_of(self._sent)
-            if contents and size + more > self._piece:
+            # One that is larger goes with the small ones before it.
+            if size > self._size.bytes // 4 and size + more > self._size.bytes:
                 break
             contents.append([self._sent, encoded(self._content(self._sent), tensors)])
             for each in tensors[len(shapes) :]:
-                place = -1 if each.is_cpu else self._sent
-                shapes.append([str(each.dtype).partition(".")[2], list(each.shape), place])
+                shapes.append((shape_of(each), -1 if each.is_cpu else self._sent))
             size += more
             self._sent += 1
-        memory = self._memory.view(max(size, 1))
-        at = 0
-        for tensor in tensors:
-            raw = tensor.cpu().contiguous().view(-1).view(torch.uint8)
-            memory[at : at + raw.numel()].copy_(raw)
-            at += raw.numel()
-        return json.dumps([contents, shapes]), size
+        return [contents, shapes], self._memory.write(tensors)
 
 
 class Listener:
@@ -173,7 +268,10 @@ class Listener:
         self._slots: Sequence[Slot] = ()
         self._usage: Usage | None = None  # the first of them
         self._buffers: Sequence[torch.Tensor] = ()
-        self._memory = _Memory(session)
+        self._memory = PieceMemory(session)
+        self._gradients = PieceMemory(session)
+        self._barrier: Operation | None = None
+        self._answers: list[Operation] = []
         self._donor = 0  # its rank
         self._parameters: list[torch.nn.Parameter] = []
         self._held: set[int] = set()  # parameters that are as the others'
@@ -191,31 +289,25 @@ class Listener:
         self._donor = donor
         self._parameters = self._updates.parameters()
         self._held = set()
+        self._answers = []
         self._usage.pop_seats()
-        about, size = self._receive(iteration)
-        while True:
-            body = None
-            if size:
-                self._memory.view(size)
-                body = self._session.receive(self._memory.range(size), donor, _TAG, async_op=True)
-            self._take_part()
+        seats = False
+        while not seats:
+            self._post_nothing()
+            self._receive_piece(iteration)
             iteration += 1
-            if body is not None:
-                body.wait()
-                self._install(about["piece"], self._memory.view(size))
+            self._await_averages()
             seats = self._usage.pop_seats()
-            about, size = self._receive(iteration)
-            if about["step"] is not None:
-                self._update(Step(about["step"]["options"], tuple(about["step"]["frozen"])))
-            if seats:
-                break
+            self._receive_step(iteration)
         self._layout.set_contributors(0)
 
     def close(self) -> None:
         """It has all."""
         self._memory.close()
+        self._gradients.close()
 
     def _receive(self, iteration: int) -> tuple[dict[str, Any], int]:
+        """What the donor says next, and the size of what follows."""
         numbers = torch.zeros(3, dtype=torch.int64)
         while True:
             try:
@@ -233,8 +325,8 @@ class Listener:
             )
         return unpacked(text), size
 
-    def _take_part(self) -> None:
-        """In one iteration, to which this rank gives nothing."""
+    def _post_nothing(self) -> None:
+        """For the next iteration, to which this rank gives nothing."""
         layout = self._layout
         stream = devices.current_stream(layout.device)
         layout.begin_backward()
@@ -248,108 +340,75 @@ class Listener:
         layout.post(self._usage.index, stream)
         if self._transaction:
             number = layout.barrier()
-            Operation(self._session, number, None, copied=False).wait()
+            self._barrier = Operation(self._session, number, None, copied=False)
+
+    def _await_averages(self) -> None:
+        if self._barrier is not None:
+            self._barrier.wait()
+            self._barrier = None
         for slot in self._slots:
-            layout.wait(slot.index)
-        layout.end_forward()
+            self._layout.wait(slot.index)
+        self._layout.end_forward()
 
-    def _install(self, piece: str, memory: torch.Tensor) -> None:
-        contents, shapes = json.loads(piece)
+    def _receive_piece(self, iteration: int) -> None:
+        """What the donor has copied after that iteration."""
+        about, size = self._receive(iteration)
+        if not size:
+            return
+        begun_ns = time.monotonic_ns()
+        self._memory.view(size)
+        self._session.receive(self._memory.range(size), self._donor, _PIECE_TAG)
+        took = torch.tensor([time.monotonic_ns() - begun_ns], dtype=torch.int64)
+        self._answers = _unended(self._answers)
+        self._answers.append(self._session.send(took, self._donor, _PIECE_TAG, async_op=True))
+        contents, shapes = json.loads(about["piece"])
         everything = [*self._parameters, *self._buffers]
-        tensors, at = [], 0
-        for dtype, shape, place in shapes:  # place: of what is on a GPU, whose it is
-            each = torch.empty(shape, dtype=getattr(torch, dtype))
-            size = _bytes_of(each)
-            each.view(-1).view(torch.uint8).copy_(memory[at : at + size])
-            tensors.append(each if place < 0 else each.to(everything[place].device))
-            at += size
-        for index, content in contents:
-            own = everything[index]
-            values, state = decoded(content, tensors)
-            with torch.inference_mode(False), torch.no_grad():
-                own.copy_(values)
-            if index < len(self._parameters):
-                self._updates.set_state(own, state)
-                self._held.add(index)
-
-    def _update(self, step: Step) -> None:
-        """As the others have made it, of what this rank has."""
-        places = {parameter: index for index, parameter in enumerate(self._parameters)}
-        members = [
-            member
-            for slot in self._slots
-            for member in slot.members
-            if places[member.parameter] not in step.frozen and not self._usage.is_idle(member)
+        tensors = self._memory.read(shape for shape, _ in shapes)
+        # Of what is on a GPU, whose it is.
+        tensors = [
+            each if place < 0 else each.to(everything[place].device)
+            for each, (_, place) in zip(tensors, shapes)
         ]
-        for member in members:
-            member.parameter.grad = member.view
-        if self._clipping is not None:
+        with torch.inference_mode(False), torch.no_grad():
+            for index, content in contents:
+                values, state = decoded(content, tensors)
+                everything[index].copy_(values)
+                if index < len(self._parameters):
+                    self._updates.set_state(self._parameters[index], copied(state))
+                    self._held.add(index)
+
+    def _receive_step(self, iteration: int) -> None:
+        """Makes that iteration's update, as the others make it, of what this rank has."""
+        step, size = self._receive(iteration)
+        if not step:
+            return
+        members = {m.parameter: m for slot in self._slots for m in slot.members}
+        for index, parameter in enumerate(self._parameters):
+            member = members.get(parameter)
+            if index in step["alone"] or member is None:
+                continue
+            if step["reads"] or not self._usage.is_idle(member):
+                parameter.grad = member.view
+        if size:
+            self._receive_gradients(step["changed"], size)
+        if self._clipping is not None and not step["reads"]:
             self._clipping.clip(self._parameters)
-        held = [m.parameter for m in members if places[m.parameter] in self._held]
-        self._updates.make(held, step.options)
-        for member in members:
-            member.parameter.grad = None
+        held = [
+            each
+            for index, each in enumerate(self._parameters)
+            if index in self._held and each.grad is not None
+        ]
+        self._updates.make(held, step["options"])
+        for parameter in self._parameters:
+            parameter.grad = None
 
-
-class _Memory:
-    """What a piece travels in, shared with the service."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._arena: Arena | None = None
-        self._tensor: Tensor | None = None
-
-    def view(self, size: int) -> torch.Tensor:
-        """So many bytes. Another view than before if these were fewer."""
-        if self._tensor is None or self._tensor.count < size:
-            self.close()
-            self._arena = self._session.arena(size)
-            self._tensor = self._arena.tensor(size, "uint8")
-        return self._tensor.torch()
-
-    def range(self, size: int) -> Any:
-        return self._tensor.range(0, size)
-
-    def close(self) -> None:
-        """Where the service is gone, the session keeps it until its end."""
-        if self._tensor is not None:
-            with contextlib.suppress(Error):
-                self._tensor.release()
-                self._arena.release()
-        self._arena = self._tensor = None
-
-
-class Comparison:
-    """All ranks hold their parameters against each other, some between each two iterations."""
-
-    def __init__(self, session: Session, updates: Updates) -> None:
-        self._session = session
-        self._updates = updates
-        self._next = 0
-
-    def go_on(self, iteration: int) -> bool:
-        """Before that iteration; returns whether parameters are left. RuntimeError if any differ."""
-        parameters = self._updates.parameters()
-        some, size = [], 0
-        while self._next < len(parameters) and (not some or size < PIECE_MIN):
-            some.append(parameters[self._next])
-            size += _bytes_of(some[-1])
-            self._next += 1
-        compare_digests(self._session, self._updates.digest(some), iteration)
-        return self._next < len(parameters)
-
-
-def compare_digests(session: Session, own: bytes, iteration: int) -> None:
-    """On all ranks, before that iteration. RuntimeError where one has another digest."""
-    digests = torch.zeros(session.world_size, len(own), dtype=torch.uint8)
-    digests[session.rank] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
-    session.all_gather(digests)
-    differ = (digests != digests[0]).any(dim=1).nonzero().view(-1).tolist()
-    if differ:
-        raise RuntimeError(
-            f"headrace: after a recovery the parameters of ranks {differ} differ from those of rank 0 "
-            f"before iteration {iteration}: end all ranks and go on from a checkpoint"
-        )
+    def _receive_gradients(self, changed: Sequence[tuple[int, Shape]], size: int) -> None:
+        self._gradients.view(size)
+        self._session.receive(self._gradients.range(size), self._donor, _GRADIENTS_TAG)
+        gradients = self._gradients.read(shape for _, shape in changed)
+        for (index, _), gradient in zip(changed, gradients):
+            parameter = self._parameters[index]
+            parameter.grad = gradient.to(parameter.device)
 
 
 def share_buffers(
@@ -364,10 +423,6 @@ def share_buffers(
         if joins:
             with torch.no_grad():
                 buffer.copy_(sent)
-
-
-def _bytes_of(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def _unended(operations: Sequence[Operation]) -> list[Operation]:

@@ -41,7 +41,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from headrace.errors import Error, PeerLost, Timeout, Unavailable
-from headrace.torch.handover import Comparison, Donor, Step, compare_digests, share_buffers
+from headrace.torch.comparison import Comparison, compare_digests
+from headrace.torch.handover import Donor, share_buffers
 from headrace.torch.resize import Lack, Resize
 from headrace.torch.sum_again import sum_again, sum_beside
 
@@ -97,9 +98,7 @@ class Recovery:
         self._donor: Donor | None = None  # while this rank hands over piece by piece
         self._listening = False  # the newcomers get it so
         self._comparison: Comparison | None = None  # since they have all
-        self._step: tuple[int, Step] = (0, Step([]))  # the last, of which iteration
-        self._read = 0  # the last iteration whose averages somebody has read before step()
-        self._spoiled = False  # what newcomers have follows from no averages any more
+        self._read = 0  # the last iteration whose averages the script has read before step()
         self.seats = False  # newcomers have all after the iteration that is under way
         self.level = False  # all others were in one iteration when they met last
         self._averages_of = 0  # the iteration whose averages slots have in ``averages``; 0: none
@@ -289,12 +288,10 @@ class Recovery:
         """The script has all averages of it, and may change them."""
         self._read = iteration
 
-    def on_step(self, iteration: int, options: Options) -> None:
-        """The iteration's update is to be made with these."""
+    def on_step(self, iteration: int, options: Options, slots: Sequence[Slot]) -> None:
+        """The iteration's update is to be made with these, and with the gradients of now."""
         if self._donor is not None:
-            parameters = self._updates.parameters()
-            frozen = tuple(i for i, each in enumerate(parameters) if not each.requires_grad)
-            self._step = (iteration, Step(options, frozen))
+            self._donor.send_step(iteration, options, slots if self._read == iteration else None)
 
     @property
     def hands_over(self) -> bool:
@@ -309,23 +306,24 @@ class Recovery:
             return
         root = self._old()[0]
         gives = self._session.rank == root
-        self._spoiled |= self._read == iteration
         if self._listening:
             if gives:
-                of, step = self._step
-                self._donor.send(iteration, step if of == iteration else None, not self._spoiled)
-                self.seats = self._spoiled or self._donor.has_sent_all
+                self._donor.cross_border(iteration, not seats)
+                self.seats = self._donor.has_sent_all
             if not seats:
                 return
         elif gives:
-            self._donor = Donor(self._session, self._updates, self.buffers, self._newcomers, layout.size)
-        at_once = self._spoiled or (gives and not self._listening and not self._donor.fits)
+            self._donor = Donor(
+                self._session, self._updates, self.buffers, self._newcomers, layout.size, iteration
+            )
+        at_once = gives and not self._listening and not self._donor.fits
         packed, _ = self._broadcast_state(root, iteration, at_once)
         if not self._listening and not packed.numel():
             self._listening = True
             layout.set_contributors(self._contributors())
             if gives:
-                self._donor.send(iteration, None, True)
+                self._donor.cross_border(iteration, True)
+                self.seats = self._donor.has_sent_all
             return
         if packed.numel():
             self._compare_at = iteration + 1
@@ -341,7 +339,7 @@ class Recovery:
         if self._donor is not None:
             self._donor.close()
         self._donor = None
-        self._listening = self._spoiled = self.seats = False
+        self._listening = self.seats = False
 
     def _say_joined(self, iteration: int) -> None:
         if self._session.rank == 0:
