@@ -61,6 +61,11 @@ QuotaLimits QuotasOf(const Config& config, const MemoryFound& memory) {
   return limits;
 }
 
+std::vector<std::string> RailsOf(const Config& config) {
+  Result<std::vector<std::string>> rails = ParseRails(config.rails);
+  return rails ? std::move(rails).value() : std::vector<std::string>();
+}
+
 }  // namespace
 
 std::uint64_t ServedResidualsMax(const Config& config, const MemoryFound& memory) {
@@ -71,6 +76,7 @@ PeerOptions PeerOptionsOf(const Config& config, std::uint32_t nccl_lanes) {
   return {.version = std::string(Version()),
           .node_name = config.node_name,
           .address = config.node_address,
+          .rails = RailsOf(config),
           .server = config.role == Role::kServer,
           .rendezvous = config.rendezvous,
           .detection_ns = static_cast<TimeNs>(config.detection_ms) * kMillisecond,

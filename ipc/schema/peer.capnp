@@ -19,6 +19,7 @@ struct PeerHello {
   addresses @5 :List(Data); # of its lanes between nodes, in order
   ncclLanes @6 :UInt32;     # the first so many of these carry GPU memory by NCCL; 0: none does
   control @7 :Text;         # "host:port" where this service listens for others; the host may be "*"
+  railAddresses @8 :List(Data);  # texts, "address:port": where it listens on its rails, too
 }
 
 interface PeerBootstrap @0xfe421e30d1fbe404 {

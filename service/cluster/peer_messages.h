@@ -44,13 +44,14 @@ inline constexpr std::uint32_t kServerNumbers = 0x80000000U;
 // What a service says about itself at the beginning of a connection.
 struct NodeFacts {
   std::uint32_t protocol_version = 0;
-  std::string program;                 // "headraced 0.1.0"
-  std::string name;                    // name of the node
-  std::uint64_t instance = 0;          // random, chosen by each service at its start
-  bool server = false;                 // a parameter server: has no ranks, sums shares
-  std::vector<std::string> addresses;  // addresses of its lanes between nodes; opaque bytes
-  std::uint32_t nccl_lanes = 0;        // number of these lanes that send GPU memory directly
-  std::string control{};               // "host:port" where it listens; the host may be "*"
+  std::string program;                        // "headraced 0.1.0"
+  std::string name;                           // name of the node
+  std::uint64_t instance = 0;                 // random, chosen by each service at its start
+  bool server = false;                        // a parameter server: has no ranks, sums shares
+  std::vector<std::string> addresses;         // addresses of its lanes between nodes; opaque bytes
+  std::uint32_t nccl_lanes = 0;               // number of these lanes that send GPU memory directly
+  std::string control{};                      // "host:port" where it listens; the host may be "*"
+  std::vector<std::string> rail_addresses{};  // "address:port" of each rail where it listens, too
 };
 
 // ---- from a node ----

@@ -56,7 +56,7 @@ kj::Promise<void> PeerDialer::Finish(const std::string& cause) {
 }
 
 PeerView PeerDialer::View() const {
-  PeerView view{.address = options_.address, .leads = true};
+  PeerView view{.address = options_.addresses.front(), .leads = true};
   view.connected = link_.get() != nullptr && link_->greeted();
   if (view.connected) {
     view.name = link_->peer_name();
@@ -78,7 +78,10 @@ kj::Promise<void> PeerDialer::Try() {
         OnRefused(peer.error());  // which says who refuses whom
         return kj::READY_NOW;
       })
-      .catch_([this](kj::Exception&& exception) { OnUnreachable(CauseOf(exception)); })
+      .catch_([this](kj::Exception&& exception) {
+        OnUnreachable(CauseOf(exception));
+        UseNextAddress();
+      })
       .then([this] { return TryAgainLater(); });
 }
 
@@ -90,7 +93,7 @@ kj::Promise<void> PeerDialer::TryAgainLater() {
 }
 
 kj::Promise<kj::Own<kj::AsyncIoStream>> PeerDialer::Connect() {
-  auto connected = network_.parseAddress(options_.address, kNodePort)
+  auto connected = network_.parseAddress(options_.addresses.front(), kNodePort)
                        .then([](kj::Own<kj::NetworkAddress> address) {
                          auto stream = address->connect();
                          return stream.attach(kj::mv(address));
@@ -119,7 +122,10 @@ kj::Promise<void> PeerDialer::Introduce(SecuredPeer peer) {
                                                .name = options_.name},
                              timer_, *this);
   return Bound(link_->SendHello()).then([this](Result<NodeFacts> facts) -> kj::Promise<void> {
-    if (facts) return Serve();
+    if (facts) {
+      Learn(*facts);
+      return Serve();
+    }
     OnRefused(
         facts.error().Within(fmt::format("the service at {} refuses this one", options_.leader)));
     return kj::READY_NOW;
@@ -133,14 +139,35 @@ kj::Promise<void> PeerDialer::Serve() {
   why_.clear();
   owner_.OnLeaderUp(options_.leader);
   return link_->WhenEnded().then([this](const Error& error) {
+    // A service that was restarted answers where it did before; a network that is cut does not.
+    if (link_->silent()) UseNextAddress();
     link_ = nullptr;
     why_ = error.text();
     owner_.OnLeaderDown(options_.leader, error);
   });
 }
 
+void PeerDialer::Learn(const NodeFacts& facts) {
+  if (!options_.uses_rails) return;
+  for (const std::string& address : facts.rail_addresses) {
+    if (options_.addresses.size() > kRailsConfiguredMax) return;
+    if (std::ranges::find(options_.addresses, address) == options_.addresses.end()) {
+      options_.addresses.push_back(address);
+    }
+  }
+}
+
+void PeerDialer::UseNextAddress() {
+  std::ranges::rotate(options_.addresses, options_.addresses.begin() + 1);
+}
+
 void PeerDialer::OnUnreachable(const std::string& why) {
-  why_ = fmt::format("the service at {} does not answer: {}", options_.leader, why);
+  const std::string& tried = options_.addresses.front();
+  why_ = fmt::format("the service at {} does not answer{}: {}", options_.leader,
+                     tried == options_.leader || options_.addresses.size() == 1
+                         ? ""
+                         : fmt::format(" at {}", tried),
+                     why);
   owner_.OnLeaderUnreachable(options_.leader, why_);
 }
 

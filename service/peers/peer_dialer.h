@@ -1,5 +1,6 @@
 // Keeps the connection to one leader: reconnects with growing delays for as long as this object
-// lives. Used on the peers thread only.
+// lives. A leader that is reached on several rails has an address on each; they are tried in turn,
+// beginning with the one where it was reached last. Used on the peers thread only.
 #pragma once
 
 #include <kj/async-io.h>
@@ -7,6 +8,7 @@
 #include <kj/timer.h>
 
 #include <string>
+#include <vector>
 
 #include "ipc/base/result.h"
 #include "service/peers/peer_link.h"
@@ -29,9 +31,10 @@ class PeerDialer final : public PeerLink::Owner, private kj::TaskSet::ErrorHandl
     virtual void OnLeaderMessage(const std::string& leader, const PeerMessage& message) = 0;
   };
   struct Options {
-    std::string leader;   // name of the leader, as the ranks gave it
-    std::string address;  // address to connect to
-    std::string name{};   // expected node name; empty: any that its certificate has
+    std::string leader;                  // name of the leader, as the ranks gave it
+    std::vector<std::string> addresses;  // to connect to, at least one
+    std::string name{};                  // expected node name; empty: any that its certificate has
+    bool uses_rails = true;  // also the addresses of its rails, which the leader says itself
     TimeNs detection_ns = 3 * kSecond;
   };
 
@@ -42,6 +45,8 @@ class PeerDialer final : public PeerLink::Owner, private kj::TaskSet::ErrorHandl
   void Send(const PeerMessage& message);
   kj::Promise<void> Finish(const std::string& cause);
   PeerView View() const;
+  // Those known by now; the first is the one to which it connects, or connected last.
+  const std::vector<std::string>& addresses() const { return options_.addresses; }
 
   // Whether the connection is needed. One that is not needed is destroyed soon.
   bool needed = true;
@@ -62,6 +67,9 @@ class PeerDialer final : public PeerLink::Owner, private kj::TaskSet::ErrorHandl
   // Resolves when the link has ended.
   kj::Promise<void> Serve();
   void OnUnreachable(const std::string& why);
+  void Learn(const NodeFacts& facts);
+  // The next attempt goes to the next address.
+  void UseNextAddress();
   void OnRefused(const Error& error);
   void taskFailed(kj::Exception&& exception) override;
 

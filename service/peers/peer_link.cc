@@ -287,6 +287,7 @@ kj::Promise<void> PeerLink::WatchHeartbeat() {
   const TimeNs wait_ns = std::max<TimeNs>(0, heartbeat_.NextCheck() - MonotonicNow());
   return timer_.afterDelay(wait_ns * kj::NANOSECONDS).then([this]() -> kj::Promise<void> {
     if (heartbeat_.Check(MonotonicNow())) return WatchHeartbeat();
+    silent_ = end_->isWaiting();
     End(Error(Code::kPeerLost, fmt::format("{} does not answer for {:.1f} s", DescribePeer(),
                                            static_cast<double>(options_.detection_ns) / kSecond)));
     return kj::READY_NOW;

@@ -70,6 +70,8 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   void End(const Error& error);
 
   bool greeted() const { return greeted_; }
+  // Whether it ended because the other side answered nothing for too long.
+  bool silent() const { return silent_; }
   // "node b (10.0.0.2:4711)", or the address until the name is known.
   std::string DescribePeer() const;
   const std::string& peer_address() const { return peer_.address; }
@@ -98,6 +100,7 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   Owner& owner_;
   std::string name_;
   bool greeted_ = false;
+  bool silent_ = false;
   UnsentMessages unsent_;
   std::vector<PeerMessage> early_;  // arrived before the answer to hello
   bool sending_ = false;

@@ -15,6 +15,8 @@
 #include "service/accounts/rank_table.h"
 #include "service/cluster/layouts.h"
 #include "service/cluster/setting_changes.h"
+#include "service/config/config_address.h"
+#include "service/peers/rail_addresses.h"
 #include "service/peers/wire_fields.h"
 #include "service/session/session.h"
 
@@ -46,6 +48,9 @@ void Describe(auto& wire, Is<NodeFacts> auto& facts) {
   wire.List(facts.addresses, kLanesMax, "addresses of {} lanes", HR_LIST(Addresses));
   wire.Number(facts.nccl_lanes, HR_FIELD(NcclLanes));
   wire.Text(facts.control, kPlaceAddressMax, HR_FIELD(Control));
+  wire.List(facts.rail_addresses, kRailsConfiguredMax, "addresses of {} rails",
+            HR_LIST(RailAddresses));
+  wire.Check([&facts] { return WrongRailAddress(facts.rail_addresses); });
   wire.Check([&facts] {
     return facts.nccl_lanes <= facts.addresses.size()
                ? ""

@@ -16,6 +16,7 @@
 #include "service/loop/listen.h"
 #include "service/loop/text.h"
 #include "service/peers/peer_trial.h"
+#include "service/peers/rail_addresses.h"
 
 namespace headrace::service {
 namespace {
@@ -24,6 +25,7 @@ constexpr auto kGoodbyeMax = 200 * kj::MILLISECONDS;
 // What was sent last has gone by then.
 constexpr auto kLeaveAfter = 100 * kj::MILLISECONDS;
 constexpr std::size_t kDialersMax = kPeerConnectionsMax;
+constexpr std::size_t kDialedMax = 256;  // leaders whose addresses are remembered
 constexpr TimeNs kReportWindow = 10 * kSecond;
 constexpr int kReportedMax = 8;
 constexpr auto kShowPeersEvery = 1 * kj::SECONDS;
@@ -177,6 +179,7 @@ Status Peers::Listen(kj::AsyncIoContext& io) {
   if (!receiver) return receiver.error();
   names_.port = (*receiver)->getPort();
   self_.control = names_.ListensAt();
+  self_.rail_addresses = RailAddresses(options_.address, names_.port, options_.rails);
   ports_.log.info("node {}: other services reach this one at {} (port {})", options_.node_name,
                   options_.address, names_.port);
   tasks_.add(listener_.Accept(std::move(receiver).value()));
@@ -293,6 +296,8 @@ void Peers::OnLeaderUp(const std::string& leader) {
   HR_CHECK(dialers_.contains(leader), leader);
   unreachable_.clear();
   refusals_.Forget("", leader);
+  if (dialed_.size() == kDialedMax && !dialed_.contains(leader)) dialed_.erase(dialed_.begin());
+  dialed_[leader] = dialers_.at(leader)->addresses();
   if (options_.server) ports_.log.info("offers itself to the jobs that meet at {}", leader);
   follower_.OnLeaderUp(leader);
   Act();
@@ -486,12 +491,17 @@ void Peers::Execute(const ReachLeader& action) {
 
 void Peers::Dial(const std::string& leader) {
   const bool pinned = !options_.peers.empty();
+  const auto known = dialed_.find(leader);
+  PeerDialer::Options dialed{
+      .leader = leader,
+      .addresses = known == dialed_.end() ? std::vector{names_.AddressOf(leader)} : known->second,
+      .name = pinned ? leader : "",
+      // A list of peers says to which addresses this service connects, unless certificates say who
+      // is there.
+      .uses_rails = !pinned || !options_.tls_certificate.empty(),
+      .detection_ns = options_.detection_ns};
   dialers_.emplace(leader,
-                   kj::heap<PeerDialer>(PeerDialer::Options{.leader = leader,
-                                                            .address = names_.AddressOf(leader),
-                                                            .name = pinned ? leader : "",
-                                                            .detection_ns = options_.detection_ns},
-                                        *this, *security_, network_, timer_));
+                   kj::heap<PeerDialer>(std::move(dialed), *this, *security_, network_, timer_));
 }
 
 void Peers::DialUndialed() {

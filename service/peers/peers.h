@@ -147,7 +147,9 @@ class Peers final : public PeerDialer::Owner,
   std::vector<ipc::PeerRow> shown_;
   PeerListener listener_;
   std::map<std::string, kj::Own<PeerDialer>> dialers_;  // by the leader's address
-  std::set<std::string> undialed_;                      // leaders that wait for room in it
+  // The addresses of leaders that were connected; the one where it worked last is the first.
+  std::map<std::string, std::vector<std::string>> dialed_;
+  std::set<std::string> undialed_;  // leaders that wait for room in it
   kj::TaskSet tasks_;
   Alarm alarm_;  // of jobs that take too long to form
 };

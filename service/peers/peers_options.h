@@ -31,8 +31,9 @@ namespace headrace::service {
 struct PeerOptions {
   std::string version;  // of this program
   std::string node_name;
-  std::string address;     // "host:port" where other services reach this one; empty: nowhere
-  bool server = false;     // no ranks of jobs of several nodes, but a share of their sums
+  std::string address;  // "host:port" where other services reach this one; empty: nowhere
+  std::vector<std::string> rails{};  // devices at whose addresses it is reached, too
+  bool server = false;               // no ranks of jobs of several nodes, but a share of their sums
   std::string rendezvous;  // of a server: whom it serves; else of jobs whose ranks name none
   TimeNs detection_ns = 3 * kSecond;         // silence of a peer after which it counts as lost
   std::map<std::string, std::string> peers;  // the only ones, and their addresses; empty: all

@@ -58,7 +58,9 @@ class Services:
 
     def flags(self, index: int) -> list[str]:
         """What the service of that node is started with."""
-        flags = ["--node-name", self.cluster[index].name, "--node-address", self.address(index)]
+        flags = ["--node-name", self.cluster[index].name]
+        if "--node-address" not in self._flags:
+            flags += ["--node-address", self.address(index)]
         if not any(flag.startswith("--detection-ms") for flag in self._flags):
             flags += ["--detection-ms", str(DETECTION_MS)]
         if not self.cluster.loopback and "--tls-key" not in self._flags:

@@ -331,6 +331,8 @@ constexpr Elsewhere kElsewhere[] = {
     {"kUnsentMax", 16384, "service/peers/unsent_messages.h", "kUnsentMax = 16384;"},
     {"kUnsentBytesMax", 67'108'864, "service/peers/unsent_messages.h",
      "kUnsentBytesMax = std::size_t{64} << 20;"},
+    {"kRailsConfiguredMax", 8, "service/config/config_address.h", "kRailsConfiguredMax = 8;"},
+    {"kDialedMax", 256, "service/peers/peers.cc", "kDialedMax = 256;"},
     {"kLanesMax", 16, "service/peers/peer_wire.h", "kLanesMax = 16;"},
     {"kLaneAddressMax", 16384, "service/cluster/agreement.h", "kLaneAddressMax = 16384;"},
     {"kNodesMax", 64, "transport/network.h", "kNodesMax = 64;"},

@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 
+#include "service/config/config_address.h"
 #include "service/peers/peer_link.h"
 #include "service/session/session.h"
 #include "tests/unit/service/peers/wire_trip.h"
@@ -73,6 +74,26 @@ TEST(PeerWire, AnEpochToGoOnAfterPassesUnlessNobodyCanHaveSeenIt) {
   ExpectRefused(
       Pass(sent, [](auto root) { root.getReportRankAttached().setAfterEpoch(kEpochMax); }),
       {"2147483648"});
+}
+
+TEST(PeerWire, ReadsAddressesOfRailsAndRefusesNames) {
+  NodeFacts facts{.name = "a", .rail_addresses = {"10.1.0.2:7733", "[2001:db8::2]:7733"}};
+  const auto trip = [&facts] {
+    capnp::MallocMessageBuilder builder;
+    WriteHello(builder.initRoot<schema::PeerHello>(), facts);
+    return ReadHello(builder.getRoot<schema::PeerHello>().asReader());
+  };
+  const Result<NodeFacts> read = trip();
+  ASSERT_TRUE(read.ok()) << read.error().text();
+  EXPECT_EQ(read->rail_addresses, facts.rail_addresses);
+  for (const char* wrong : {"elsewhere.example:7733", "10.1.0.2:0", "*:7733", ""}) {
+    facts.rail_addresses = {wrong};
+    const Result<NodeFacts> refused = trip();
+    ASSERT_FALSE(refused.ok()) << wrong;
+    EXPECT_EQ(refused.error().code(), Code::kCorrupt) << wrong;
+  }
+  facts.rail_addresses = std::vector<std::string>(kRailsConfiguredMax + 1, "10.1.0.2:7733");
+  EXPECT_FALSE(trip().ok());
 }
 
 TEST(PeerWire, WhatIsVerifiedPasses) {
