@@ -17,12 +17,33 @@ void CodecSamples::Add(const Codec& codec, double bytes, const transport::CodecU
   if (found->IsOld(iteration)) *found = Sums{.codec = codec};
   found->last_iteration = iteration;
   found->seen_bytes += bytes;
-  const auto add = [](double& sum, double value) { sum = sum * kKeep + value; };
-  add(found->bytes, bytes);
-  add(found->encode_s, static_cast<double>(use.encode_ns) / kSecond);
-  add(found->decode_s, static_cast<double>(use.decode_ns) / kSecond);
-  add(found->plain_bytes, static_cast<double>(use.plain_bytes));
-  add(found->sent_bytes, static_cast<double>(use.sent_bytes));
+  found->last[found->samples_count++ % kSamplesMax] = {
+      .bytes = bytes,
+      .encode_s = static_cast<double>(use.encode_ns) / kSecond,
+      .decode_s = static_cast<double>(use.decode_ns) / kSecond,
+      .plain_bytes = static_cast<double>(use.plain_bytes),
+      .sent_bytes = static_cast<double>(use.sent_bytes)};
+}
+
+double CodecSamples::Median(std::span<const Sample> samples, double Sample::*seconds) {
+  struct Rate {
+    double s_per_byte = 0;
+    double bytes = 0;
+  };
+  std::array<Rate, kSamplesMax> rates;
+  double bytes = 0;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    rates[i] = {samples[i].*seconds / samples[i].bytes, samples[i].bytes};
+    bytes += samples[i].bytes;
+  }
+  const std::span<Rate> sorted(rates.data(), samples.size());
+  std::ranges::sort(sorted, {}, &Rate::s_per_byte);
+  double below = 0;
+  for (const Rate& rate : sorted) {
+    below += rate.bytes;
+    if (below >= bytes / 2) return rate.s_per_byte;
+  }
+  return 0;
 }
 
 std::vector<CodecCost> CodecSamples::Costs(std::span<const CodecCost> measured,
@@ -30,12 +51,18 @@ std::vector<CodecCost> CodecSamples::Costs(std::span<const CodecCost> measured,
                                            std::uint64_t iteration) const {
   std::vector<CodecCost> costs;
   for (const Sums& sums : sums_) {
-    if (sums.seen_bytes < kBytesMin || sums.plain_bytes <= 0 || sums.IsOld(iteration)) continue;
-    const CodecCost cost{
-        .codec = sums.codec,
-        .share = std::clamp(sums.sent_bytes / sums.plain_bytes, kCodecShareMin, 1.0),
-        .encode_s_per_byte = sums.encode_s / sums.bytes,
-        .decode_s_per_byte = sums.decode_s / sums.bytes};
+    if (sums.seen_bytes < kBytesMin || sums.IsOld(iteration)) continue;
+    double plain = 0;
+    double sent = 0;
+    for (const Sample& each : sums.samples()) {
+      plain += each.plain_bytes;
+      sent += each.sent_bytes;
+    }
+    if (plain <= 0) continue;
+    const CodecCost cost{.codec = sums.codec,
+                         .share = std::clamp(sent / plain, kCodecShareMin, 1.0),
+                         .encode_s_per_byte = Median(sums.samples(), &Sample::encode_s),
+                         .decode_s_per_byte = Median(sums.samples(), &Sample::decode_s)};
     if (IsCodecCost(cost)) costs.push_back(cost);
   }
   for (const CodecCost& each : measured) {

@@ -2,6 +2,9 @@
 // The next plan is made from them. Plain data.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -13,8 +16,9 @@ namespace headrace::service {
 
 class CodecSamples {
  public:
-  // What a transfer still weighs after the next one of its codec: about the last 50 count.
-  static constexpr double kKeep = 0.98;
+  // The median of so many last transfers counts, by bytes: a thread that encodes and is
+  // held up, by others or because it touches memory for the first time, may take 50 times as long.
+  static constexpr std::size_t kSamplesMax = 32;
   // Fewer bytes say less than what was measured at the service's start.
   static constexpr double kBytesMin = 4 << 20;
 
@@ -34,7 +38,17 @@ class CodecSamples {
                                std::uint32_t servers_count, std::uint64_t iteration) const;
 
  private:
+  struct Sample {
+    double bytes = 0;
+    double encode_s = 0;
+    double decode_s = 0;
+    double plain_bytes = 0;
+    double sent_bytes = 0;
+  };
   struct Sums {
+    std::span<const Sample> samples() const {
+      return {last.data(), std::min(samples_count, kSamplesMax)};
+    }
     bool IsOld(std::uint64_t iteration) const {
       return iteration > last_iteration + kIterationsKept;
     }
@@ -42,13 +56,12 @@ class CodecSamples {
     Codec codec;
     std::uint64_t last_iteration = 0;
     double seen_bytes = 0;  // of all transfers
-    // Sums in which older transfers fade.
-    double bytes = 0;
-    double encode_s = 0;
-    double decode_s = 0;
-    double plain_bytes = 0;
-    double sent_bytes = 0;
+    std::array<Sample, kSamplesMax> last{};
+    std::size_t samples_count = 0;  // that were ever added
   };
+
+  // For each byte, the quicker half of the bytes took so long or less.
+  static double Median(std::span<const Sample> samples, double Sample::*seconds);
 
   std::vector<Sums> sums_;
 };

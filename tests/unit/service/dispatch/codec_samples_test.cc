@@ -50,6 +50,35 @@ TEST(CodecSamples, SayNothingLongAfterTheLast) {
   EXPECT_NEAR(CostAt(samples, last + 2).encode_s_per_byte, 2e-9, 1e-11);
 }
 
+// A thread that encodes may be held up for long.
+TEST(CodecSamples, FewSlowTransfersWeighNothing) {
+  CodecSamples samples;
+  for (std::uint64_t iteration = 1; iteration <= 5; ++iteration) {
+    samples.Add(Codec::kInt8, kBytes, UseOf(iteration % 4 == 1 ? 2e-7 : 4e-9), iteration);
+  }
+  EXPECT_NEAR(CostAt(samples, 6).encode_s_per_byte, 2e-9, 1e-11);
+  EXPECT_NEAR(CostAt(samples, 6).decode_s_per_byte, 2e-9, 1e-11);
+  // As many bytes in one that is large as in all others.
+  transport::CodecUse large = UseOf(4e-8);
+  large.encode_ns *= 8;
+  samples.Add(Codec::kInt8, 8 * kBytes, large, 6);
+  EXPECT_NEAR(CostAt(samples, 7).encode_s_per_byte, 2e-8, 1e-10);
+}
+
+TEST(CodecSamples, FollowALoadThatStays) {
+  CodecSamples samples;
+  std::uint64_t iteration = 0;
+  const auto add = [&](std::size_t count, double s_per_byte) {
+    for (std::size_t i = 0; i < count; ++i) {
+      samples.Add(Codec::kInt8, kBytes, UseOf(s_per_byte), ++iteration);
+    }
+    return CostAt(samples, iteration).encode_s_per_byte;
+  };
+  EXPECT_NEAR(add(100, 4e-9), 2e-9, 1e-11);
+  EXPECT_NEAR(add(CodecSamples::kSamplesMax / 2, 4e-8), 2e-9, 1e-11);
+  EXPECT_NEAR(add(1, 4e-8), 2e-8, 1e-10);
+}
+
 // Whether a job's plan encodes what it may, where that costs as samples tell.
 bool Encodes(const CodecSamples& samples, std::uint64_t iteration) {
   plan::Profile profile;
