@@ -56,10 +56,11 @@ std::optional<Failure> Plans::SetLayout(Job& job, Session& session,
   return {};
 }
 
-// What servers are told of a transfer's gradients has room for so many.
+// Which server has an element follows from its place, and is reckoned from that of its transfer's
+// first one: only where there are no gaps between is it the same one whatever a plan cuts.
 std::size_t Plans::RunsMaxOf(const Job& job) {
   const bool served = job.nodes() != nullptr && job.nodes()->servers_count > 0;
-  return served ? transport::kServedRunsMax : transport::kRunsMax;
+  return served ? 1 : transport::kRunsMax;
 }
 
 // Servers keep what they leave out for as long as their links of an epoch.

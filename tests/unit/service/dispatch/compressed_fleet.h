@@ -25,9 +25,13 @@ struct CompressedFleet {
   explicit CompressedFleet(Codec codec, std::uint32_t rails = 1, std::uint64_t residuals = 0,
                            std::uint64_t iterations_before = 0, std::uint64_t rows = 0,
                            std::uint32_t servers = 0, std::uint32_t epoch = 1,
-                           std::uint32_t factors_rank = 0)
+                           std::uint32_t factors_rank = 0,
+                           const transport::ExchangeOptions& exchange = {.name = "net0"})
       : before(iterations_before),
-        cluster({.nodes_count = 2 + servers, .rails_count = rails, .servers_count = servers}),
+        cluster({.nodes_count = 2 + servers,
+                 .exchange = exchange,
+                 .rails_count = rails,
+                 .servers_count = servers}),
         layout(LayoutOf(rows)) {
     job.world_size = 3;
     job.epoch = epoch;

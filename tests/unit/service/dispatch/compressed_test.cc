@@ -67,6 +67,26 @@ TEST(Compressed, NothingIsLostOverServers) {
   }
 }
 
+// So an exact sum gets back all that servers have kept, though the gradients between are in it,
+// too.
+TEST(Compressed, ElementsStayWithTheirServerWhateverAPlanCuts) {
+  CompressedFleet fleet(Codec::kNone, 1, 0, 0, 0, 2, 1, 0, {.name = "net0", .piece_size = 4096});
+  plan::Plan encoded = *PlanOf({{{1, 0, kSmall}}, {{0, 0, kLarge}, {2, 0, kLarge}}}, 2);
+  encoded.codecs = {{Codec::kInt4, 0, 1}, {Codec::kInt4, 2, 1}};
+  fleet.AdoptPlan(std::make_shared<const plan::Plan>(std::move(encoded)), 1);
+  std::vector<double> applied(kElementsInAll);
+  const auto apply = [&] {
+    const std::vector<float> sums = fleet.Iterate();
+    for (std::size_t i = 0; i < kElementsInAll; ++i) applied[i] += double{sums[i]};
+  };
+  for (int iteration = 0; iteration < 3; ++iteration) apply();
+  fleet.AdoptPlan(PlanOf({{{0, 0, kLarge}, {1, 0, kSmall}, {2, 0, kLarge}}}, 3), 4);
+  apply();
+  for (std::size_t i = 0; i < kElementsInAll; ++i) {
+    ASSERT_NEAR(applied[i], 4 * double{fleet.Sum(i)}, 1e-3) << i;
+  }
+}
+
 TEST(Compressed, SaysOnceThatServersBeginWithoutResidualsAfterALoss) {
   const auto says = [](CompressedFleet& fleet) {
     fleet.Iterate();
