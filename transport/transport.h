@@ -42,6 +42,8 @@ struct Capabilities {
   bool device_memory = false;       // takes GPUs' memory, and no other
   bool digests = false;             // takes transfers that only look: Transfer::digest
   bool measures_flow = false;       // FlowedNs tells moving from waiting for other members
+  // Between nodes: codecs in which it takes memory of GPUs, too, bit (1 << Codec::Kind).
+  std::uint32_t device_codecs = 0;
 
   bool Supports(Collective kind) const {
     return (collectives >> static_cast<unsigned>(kind) & 1U) != 0;
@@ -122,13 +124,16 @@ struct Transfer {
   std::uint64_t skip = 0;       // elements of the runs before this transfer's first
   bool digest = false;
   // Between nodes: how the bytes cross (codec/codec.h), equal on every node; sums and averages of
-  // float32 by all_reduce, in the host's memory, have one. `residual` lies as member `self`'s
+  // float32 by all_reduce have one. `residual` lies as member `self`'s
   // memory does, runs included, or by `residual_runs`, of which it leaves out the first
   // `residual_skip` elements; null: nowhere. An encoding keeps what it leaves out there; without
   // one, or with one that loses nothing, all_reduce and reduce_scatter add it first, and leave
   // zeros.
   Codec codec = Codec::kNone;
   std::byte* residual = nullptr;
+  // Where GPUs find the residual, where the memory of member `self` is a GPU's: it is pinned then.
+  // Such a transfer has no runs, and a codec of Capabilities::device_codecs.
+  std::byte* residual_on_gpus = nullptr;
   std::span<const Run> residual_runs{};  // not empty: the memory of members has no runs
   std::uint64_t residual_skip = 0;
   // Over servers: one more than the place of the first element among the float32 of the memory of

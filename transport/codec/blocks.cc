@@ -101,7 +101,8 @@ void EncodeAll(const EncodeCall& call) {
 
 HWY_INLINE void DivideBlock(float* out, float divisor) {
   for (std::size_t i = 0; i < kCodecBlock; i += hn::Lanes(F32())) {
-    hn::StoreU(hn::Div(hn::LoadU(F32(), out + i), hn::Set(F32(), divisor)), F32(), out + i);
+    const VF32 quotient = hn::Div(hn::LoadU(F32(), out + i), hn::Set(F32(), divisor));
+    hn::StoreU(PlainNaN(F32(), quotient), F32(), out + i);
   }
 }
 

@@ -70,7 +70,8 @@ void Encode(Codec codec, const float* values, float* residual, std::uint64_t cou
 std::uint64_t NotFiniteBlocks(Codec codec, const std::byte* encoded, std::uint64_t blocks_count);
 
 // out = the sum of what the inputs encode, in their order, divided by `divisor`; with `onto`, out's
-// own values are the first of the sum. Inputs may be any bytes at all. `seed` is that of Encode.
+// own values are the first of the sum. Inputs may be any bytes at all, of which all machines make
+// the same; a NaN that comes of them is that of reduce/reduce.h. `seed` is that of Encode.
 void DecodeSum(Codec codec, std::span<const std::byte* const> inputs, std::uint64_t count,
                bool onto, std::uint32_t divisor, float* out, const CodecSeed& seed = {});
 

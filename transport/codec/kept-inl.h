@@ -20,7 +20,8 @@ namespace headrace::transport::HWY_NAMESPACE {
 
 template <bool kOnto>
 HWY_INLINE void PutOne(float value, float* out) {
-  *out = kOnto ? *out + value : value;
+  const float sum = kOnto ? *out + value : value;
+  *out = std::isnan(sum) ? std::numeric_limits<float>::quiet_NaN() : sum;  // as Put
 }
 
 // The largest, as bfloat16: their places in the block, growing, one byte each, and then their
@@ -29,7 +30,9 @@ struct Largest {
   static constexpr std::size_t Size(const BlockKind& kind) { return std::size_t{3} * kind.kept; }
 
   static void Encode(const BlockKind& kind, const float* values, float* residual, std::byte* out) {
-    const std::int32_t most = AddToResidual(values, residual);
+    std::int32_t most = AddToResidual(values, residual);
+    // All NaN are alike, so that the same ones are kept everywhere.
+    if (most > kInfinityBits) most = MakeNaNsPlain(residual);
     const Threshold least = LeastOf(residual, most, kind.kept);
     std::size_t equal_left = kind.kept - least.above_count;
     std::size_t count = 0;
@@ -99,6 +102,14 @@ struct Largest {
       }
     }
     return {.bits = low, .above_count = above_count};
+  }
+  // Returns their bits: they are the largest.
+  static std::int32_t MakeNaNsPlain(float* residual) {
+    const float plain = std::numeric_limits<float>::quiet_NaN();
+    for (std::size_t i = 0; i < kCodecBlock; ++i) {
+      if (std::isnan(residual[i])) residual[i] = plain;
+    }
+    return BitsOf(plain);
   }
   static HWY_INLINE std::uint16_t BFloat16Of(float value) {
     const auto bits = static_cast<std::uint32_t>(BitsOf(value));

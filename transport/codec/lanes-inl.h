@@ -33,10 +33,11 @@ HWY_INLINE void StoreBytes(VU32 v, std::byte* to) {
   hn::StoreU(hn::TruncateTo(U8(), v), U8(), reinterpret_cast<std::uint8_t*>(to));
 }
 
+// Processors differ in the NaN that they make of two infinities, and GPUs in all: here it is one.
 template <bool kOnto>
 HWY_INLINE void Put(VF32 v, float* out) {
   if constexpr (kOnto) v = hn::Add(hn::LoadU(F32(), out), v);
-  hn::StoreU(v, F32(), out);
+  hn::StoreU(PlainNaN(F32(), v), F32(), out);
 }
 
 // The block's elements plus what was left of them before, into `residual`. Returns the bits of the

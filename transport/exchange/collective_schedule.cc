@@ -201,6 +201,18 @@ void WriteBarrier(const PieceSpec& spec, Writer& writer) {
 
 }  // namespace
 
+std::optional<CollectiveSchedule::Spot> CollectiveSchedule::FindReceive(
+    std::uint8_t round_number, std::uint16_t sender) const {
+  for (std::size_t r = 0; r < rounds_count; ++r) {
+    if (rounds[r].number != round_number) continue;
+    const auto senders = Receives(rounds[r]);
+    const auto found = std::ranges::find(senders, sender);
+    if (found == senders.end()) return std::nullopt;
+    return Spot{.round = r, .receive = static_cast<std::size_t>(found - senders.begin())};
+  }
+  return std::nullopt;
+}
+
 CollectiveSchedule MakeSchedule(const PieceSpec& spec) {
   CollectiveSchedule schedule;
   Writer writer(schedule);

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "transport/network.h"
@@ -68,6 +69,13 @@ struct CollectiveSchedule {
   std::span<const std::uint8_t> Receives(const Round& round) const {
     return {peers.data() + round.peers_begin + round.sends_count, round.receives_count};
   }
+
+  // Where a message is received: the place of its round in the list, and its own in the round.
+  struct Spot {
+    std::size_t round = 0;
+    std::size_t receive = 0;
+  };
+  std::optional<Spot> FindReceive(std::uint8_t round_number, std::uint16_t sender) const;
 };
 
 // Sets of members: bit i is member i.

@@ -19,23 +19,6 @@ constexpr std::uint16_t PieceOf(std::uint64_t token) {
   return static_cast<std::uint16_t>(token >> 16);
 }
 
-// Where in the schedule the message is received: the round and the place in its list.
-struct Spot {
-  std::size_t round = 0;
-  std::size_t receive = 0;
-};
-
-std::optional<Spot> FindSpot(const CollectiveSchedule& schedule, const MessageHeader& header) {
-  for (std::size_t r = 0; r < schedule.rounds_count; ++r) {
-    if (schedule.rounds[r].number != header.round) continue;
-    const auto senders = schedule.Receives(schedule.rounds[r]);
-    const auto found = std::ranges::find(senders, header.sender);
-    if (found == senders.end()) return std::nullopt;
-    return Spot{.round = r, .receive = static_cast<std::size_t>(found - senders.begin())};
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 Collectives::Collectives(Wire& wire, SendPacer& pacer, NetworkCounters& counters,
@@ -54,7 +37,7 @@ Collectives::Collectives(Wire& wire, SendPacer& pacer, NetworkCounters& counters
       links_(options.members.size()),
       held_(limits_.held_max),
       open_(exchange.transfers_max, limits_, SlotsMax(), !is_server()),
-      memory_(options, is_server(), server_sums),
+      memory_(options, is_server(), server_sums, exchange.device_codec),
       waits_(open_, held_, wire, options) {
   ready_.reserve(open_.pieces().size());
 }
@@ -152,9 +135,12 @@ void Collectives::Post(const Transfer& transfer) {
   collective.memory = transfer.members[options_.self];
   collective.output = transfer.output;
   collective.residual = transfer.residual;
+  collective.residual_on_gpus = transfer.residual_on_gpus;
+  collective.device = transfer.devices[options_.self];
   collective.residual_walk = ResidualWalk(transfer);
   collective.seed = transfer.seed;
   if (spec.factored()) collective.UseFactors(transfer);
+  if (const auto error = memory_.MakeReady(collective)) failure_.Set(error->code(), error->text());
   open_.SetPosted(collective);
   if (!failure_.failed()) CheckHeld(collective);
 }
@@ -231,7 +217,7 @@ bool Collectives::Agrees(const Message& message, const OpenCollective& collectiv
 
 void Collectives::RouteToPiece(const Message& message, std::uint16_t index) {
   OpenPiece& piece = open_.pieces()[index];
-  const auto spot = FindSpot(piece.schedule, message.header);
+  const auto spot = piece.schedule.FindReceive(message.header.round, message.header.sender);
   if (!spot || !memory_.MayReceive(open_.at(piece.collective), piece,
                                    piece.schedule.rounds[spot->round], message.size)) {
     Disagree(message, "sends pieces of " + Describe(open_.at(piece.collective).spec) +
@@ -239,7 +225,8 @@ void Collectives::RouteToPiece(const Message& message, std::uint16_t index) {
     wire_.Drop(message.arrival);
     return;
   }
-  if (spot->round > piece.round) return Hold(message);
+  const bool is_early = spot->round > piece.round;
+  if (is_early || (piece.awaits_codec && spot->round == piece.round)) return Hold(message);
   const bool due = spot->round == piece.round;
   if (!due || piece.receives[spot->receive] != ReceiveState::kExpected) return Refuse(message);
   Accept(message, index, spot->receive);
@@ -256,7 +243,7 @@ void Collectives::CheckHeld(const OpenCollective& collective, const OpenPiece& p
   held_.ForEach([this, &collective, &piece](const Message& message) {
     const MessageHeader& header = message.header;
     if (header.position != collective.position || header.piece != piece.number) return;
-    const auto spot = FindSpot(piece.schedule, header);
+    const auto spot = piece.schedule.FindReceive(header.round, header.sender);
     const auto& rounds = piece.schedule.rounds;
     if (spot && memory_.MayReceive(collective, piece, rounds[spot->round], message.size)) return;
     Disagree(message,
@@ -456,7 +443,7 @@ bool Collectives::BeginPiece(std::uint16_t collective_index, TimeNs now) {
   const bool gathered = !encoded && (in_runs || (!is_server() && collective.sends_tails()));
   const bool has_own_slot = gathered || (encoded && !is_server());
   const std::size_t slots_count = schedule.staged_max + std::size_t{has_own_slot};
-  if (!open_.HasSlots(collective, slots_count)) return false;
+  if (!open_.HasSlots(collective, slots_count) || !memory_.HasRoom(collective)) return false;
   const std::uint16_t index = open_.OpenPieceOf(collective_index, slots_count);
   OpenPiece& piece = open_.pieces()[index];
   piece.number = number;
@@ -473,13 +460,35 @@ bool Collectives::BeginPiece(std::uint16_t collective_index, TimeNs now) {
   if (collective.begin_ns == kNever) collective.begin_ns = now;
   CheckHeld(collective, piece);
   piece.spoiled = failure_.failed();
-  if (!piece.spoiled) BeginRound(index);
+  if (!piece.spoiled || piece.awaits_codec) BeginRound(index);
   return true;
+}
+
+// Goes on with pieces that a GPU has coded; others that have not begun may have room again.
+void Collectives::OnCodec() {
+  for (std::uint16_t index = 0; index < open_.pieces().size(); ++index) {
+    OpenPiece& piece = open_.pieces()[index];
+    std::optional<PieceFault> fault;
+    if (!piece.active || !piece.awaits_codec) continue;
+    const OpenCollective& collective = open_.at(piece.collective);
+    if (!memory_.EndCodec(open_.at(piece.collective), piece, fault)) continue;
+    --awaiting_count_;
+    --piece.open_count;
+    if (fault) failure_.OnFault(*fault, {}, collective.position, Describe(collective.spec));
+    if (broken_) EndPiece(index);
+    if (!broken_ && !fault && !piece.spoiled) BeginRound(index);
+  }
+  dirty_ = true;
 }
 
 void Collectives::BeginRound(std::uint16_t index) {
   OpenPiece& piece = open_.pieces()[index];
   OpenCollective& collective = open_.at(piece.collective);
+  if (piece.awaits_codec) {
+    ++piece.open_count;
+    ++awaiting_count_;
+    return;
+  }
   if (piece.round == piece.schedule.rounds_count) {
     memory_.PutResult(collective, piece);
     return EndPiece(index);
@@ -518,16 +527,8 @@ void Collectives::OnTurn(std::uint16_t index, std::uint16_t member) {
 
 void Collectives::Send(std::uint16_t index, std::uint16_t member) {
   OpenPiece& piece = open_.pieces()[index];
-  const Round& round = piece.schedule.rounds[piece.round];
   const OpenCollective& collective = open_.at(piece.collective);
-  MessageHeader header{.key = options_.key,
-                       .epoch = options_.epoch,
-                       .plan_version = options_.plan_version,
-                       .position = collective.position,
-                       .round = round.number,
-                       .piece = piece.number,
-                       .sender = static_cast<std::uint16_t>(options_.self)};
-  WriteSpec(collective.spec, header);
+  const MessageHeader header = HeaderOf(options_, collective, piece);
   const std::size_t size = piece.sent_size;
   ++counters_.messages_sent;
   counters_.bytes_sent += size;

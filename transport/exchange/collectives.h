@@ -65,6 +65,12 @@ class Collectives {
   void Announced(const MessageHeader& header, std::size_t size, ArrivalId arrival);
   void Sent(std::uint64_t token, Code code);
   void Received(std::uint64_t token, Code code);
+  // ---- from the GPUs ----
+  // Something of the codec's has ended.
+  void OnCodec();
+  // Pieces that wait for a GPU.
+  std::uint32_t awaiting_count() const { return awaiting_count_; }
+
   // That the wire has and can move by itself: sends that no receiver has to take, and what is being
   // received.
   std::uint64_t messages_moving() const { return messages_moving_; }
@@ -150,6 +156,7 @@ class Collectives {
   std::vector<std::uint16_t> ready_;  // pieces whose round has ended
   bool starved_ = false;              // a server holds messages of a transfer it had no room for
   std::uint64_t messages_moving_ = 0;
+  std::uint32_t awaiting_count_ = 0;
   bool by_urgency_ = true;
   bool dirty_ = false;   // there is something to do beside `ready_`
   bool broken_ = false;  // by Break

@@ -172,6 +172,24 @@ void SampleResidual(const EncodedRange& range, CodecUse& use) {
   }
 }
 
+void SampleEncoded(const EncodedRange& range, const std::byte* encoded, CodecUse& use) {
+  const std::uint64_t begin = range.range.begin;
+  const std::uint64_t count = range.range.count;
+  auto* const values = reinterpret_cast<float*>(range.memory);
+  DecodeSum(range.codec, {&encoded, 1}, count, false, 1, values, SeedAt(range, 0));
+  ForEachStretch(range.residual_walk, begin, begin + count,
+                 [&](std::uint64_t element, std::uint64_t offset, std::uint64_t here) {
+                   const float* const residuals = FloatsAt(range.residual, offset);
+                   for (std::uint64_t i = 0; i < here; ++i) {
+                     const float residual = residuals[i];
+                     const float value = values[element - begin + i] + residual;
+                     if (!std::isfinite(value)) continue;
+                     use.sum_squares += double{value} * double{value};
+                     use.residual_squares += double{residual} * double{residual};
+                   }
+                 });
+}
+
 std::size_t CopyRange(const EncodedRange& from, std::byte* out) {
   const std::uint64_t begin = from.range.begin;
   ForEachStretch(from.walk, begin, begin + from.range.count,

@@ -38,6 +38,10 @@ void AddResidual(const EncodedRange& range);
 // Adds the squares of a few of the range's elements, and of their residuals, to `use`.
 void SampleResidual(const EncodedRange& range, CodecUse& use);
 
+// As SampleResidual, of a block that is encoded and not here: into `memory`, which has room for it,
+// go the values that it was made of.
+void SampleEncoded(const EncodedRange& range, const std::byte* encoded, CodecUse& use);
+
 // Writes the range as it is, and returns the bytes.
 std::size_t CopyRange(const EncodedRange& from, std::byte* out);
 // Writes the range as lossless.h has it, or as it is where that is no shorter, and returns the

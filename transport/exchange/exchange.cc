@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ipc/base/check.h"
+#include "transport/exchange/device_codec.h"
 
 namespace headrace::transport {
 namespace {
@@ -24,14 +25,16 @@ Exchange::Exchange(Wire& wire, const ExchangeOptions& options,
                    std::shared_ptr<ServedResiduals> residuals)
     : wire_(wire),
       options_(options),
-      capabilities_{.name = options_.name,
-                    .collectives = Bit(Collective::kAllReduce) | Bit(Collective::kReduce) |
-                                   Bit(Collective::kBroadcast) | Bit(Collective::kBarrier) |
-                                   Bit(kSend) | Bit(kReceive),
-                    .transfers_max = options.transfers_max,
-                    .piece_size = options.piece_size,
-                    .threads = 1,
-                    .measures_flow = true},
+      capabilities_{
+          .name = options_.name,
+          .collectives = Bit(Collective::kAllReduce) | Bit(Collective::kReduce) |
+                         Bit(Collective::kBroadcast) | Bit(Collective::kBarrier) | Bit(kSend) |
+                         Bit(kReceive),
+          .transfers_max = options.transfers_max,
+          .piece_size = options.piece_size,
+          .threads = 1,
+          .measures_flow = true,
+          .device_codecs = options_.device_codec == nullptr ? 0 : options_.device_codec->codecs()},
       pacer_(options.peer_bytes_max),
       residuals_(residuals ? std::move(residuals) : std::make_shared<ServedResiduals>(0)),
       server_sums_(*residuals_),
@@ -44,6 +47,16 @@ Exchange::Exchange(Wire& wire, const ExchangeOptions& options,
 Exchange::~Exchange() {
   for (const auto& group : groups_) {
     if (group) group->Abandon("the lane ends");
+  }
+  if (options_.device_codec != nullptr) {
+    // The second time for the mark of what the first has found started.
+    for (int i = 0; i < 2; ++i) {
+      options_.device_codec->Wait();
+      (void)options_.device_codec->Poll();
+    }
+    for (const auto& group : groups_) {
+      if (group) group->OnCodec();
+    }
   }
   for (int i = 0; i < kLastProgressMax; ++i) {
     for (auto& group : groups_) {
@@ -87,7 +100,8 @@ std::uint64_t Exchange::Missing(std::uint64_t token) const {
 bool Exchange::DoWork(TimeNs now, std::vector<Completion>& completions) {
   pacer_.AdvanceTo(now);
   wire_.AdvanceTo(now);
-  bool worked = wire_.Progress(*this);
+  const bool coded = PollCodec();
+  bool worked = wire_.Progress(*this) || coded;
   flow_.OnWorkBegins(now, worked || has_work_);
   // What has left makes room for what waits: the wire is not idle while something is summed.
   worked = RunTurns() || worked;
@@ -105,9 +119,25 @@ bool Exchange::DoWork(TimeNs now, std::vector<Completion>& completions) {
     if (group->gone()) group.reset();
   }
   worked = RunTurns() || worked;
+  // What was started in this turn is marked at once.
+  const bool codec_worked = PollCodec() || coded;
+  const bool spins = codec_timer_.OnPolled(AwaitsCodec(), codec_worked, now);
   has_work_ = HasWork();
-  flow_.OnWorkEnds(now, has_work_ || MovesByItself());
-  return worked || has_work_;
+  flow_.OnWorkEnds(now, has_work_ || MovesByItself() || AwaitsCodec());
+  return worked || has_work_ || spins;
+}
+
+bool Exchange::PollCodec() {
+  if (options_.device_codec == nullptr || !options_.device_codec->Poll()) return false;
+  for (const auto& group : groups_) {
+    if (group) group->OnCodec();
+  }
+  return true;
+}
+
+bool Exchange::AwaitsCodec() const {
+  return std::ranges::any_of(groups_,
+                             [](const auto& group) { return group && group->awaits_codec(); });
 }
 
 // Gives the wire what it has room for; returns whether that was anything.

@@ -7,6 +7,7 @@
 // Used on the lane's thread only.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "transport/exchange/server_sums.h"
 #include "transport/exchange/wire.h"
 #include "transport/network.h"
+#include "transport/poll_timer.h"
 
 namespace headrace::transport {
 
@@ -45,7 +47,9 @@ class Exchange final : public NetworkTransport, private WireEvents {
   TimeNs FlowedNs() const override { return flow_.flowed_ns(); }
   bool DoWork(TimeNs now, std::vector<Completion>& completions) override;
   bool PrepareToSleep() override;
-  TimeNs NextLook() const override { return wire_.NextDeadline(); }
+  TimeNs NextLook() const override {
+    return std::min(wire_.NextDeadline(), codec_timer_.next_ns());
+  }
   int event_fd() const override { return wire_.event_fd(); }
 
   const std::string& address() const override { return wire_.address(); }
@@ -71,6 +75,8 @@ class Exchange final : public NetworkTransport, private WireEvents {
   bool HasWork() const;
   bool MovesByItself() const;
   bool RunTurns();
+  bool PollCodec();
+  bool AwaitsCodec() const;
 
   Wire& wire_;
   ExchangeOptions options_;
@@ -80,6 +86,7 @@ class Exchange final : public NetworkTransport, private WireEvents {
   const std::shared_ptr<ServedResiduals> residuals_;  // owners: the exchanges of all lanes
   ServerSums server_sums_;
   FlowMeter flow_;
+  PollTimer codec_timer_;
   bool has_work_ = false;                       // after the last DoWork
   std::vector<std::unique_ptr<Group>> groups_;  // by slot; null where free
   std::size_t turn_ = 0;                        // the slot that may sum next

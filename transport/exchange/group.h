@@ -84,6 +84,12 @@ class Group {
   std::optional<std::uint32_t> MemberOf(LinkId link) const;
   void LinkFailed(LinkId link, const std::string& cause);
 
+  // ---- from the GPUs ----
+  void OnCodec() {
+    if (collectives_.awaiting_count() > 0 || !collectives_.empty()) collectives_.OnCodec();
+  }
+  bool awaits_codec() const { return collectives_.awaiting_count() > 0; }
+
   // ---- from DoWork ----
   bool HasWork() const { return dirty_ || collectives_.HasWork(); }
   // That the wire has and can move by itself: sends that no receiver has to take, and what is being

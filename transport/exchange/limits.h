@@ -3,13 +3,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "transport/network.h"
 
 namespace headrace::transport {
 
-// Equal on every node of a group, except the name.
+class DeviceCodec;
+
+// Equal on every node of a group, except the name and the codec of GPUs.
 struct ExchangeOptions {
   std::string name = "ucx0";  // of the lane, for errors and tables
   // At most, in bytes. Over TCP, messages that go at once, without being announced first, keep
@@ -20,6 +23,8 @@ struct ExchangeOptions {
   // Bytes to one peer, over all groups, given to the wire and not sent yet. What else there
   // is waits at the pacer, where jobs' shares are kept: see README.md for what was measured.
   std::size_t peer_bytes_max = std::size_t{384} << 10;
+  // For transfers whose memory is a GPU's; used by nobody else. Null: there are none.
+  std::shared_ptr<DeviceCodec> device_codec = nullptr;  // owners: the exchange and its groups
 };
 
 // A group has three orders of positions (network.h), of which one that waits for another node never

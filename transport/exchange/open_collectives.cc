@@ -114,6 +114,7 @@ std::uint16_t OpenCollectives::OpenPieceOf(std::uint16_t collective, std::size_t
   OpenPiece& piece = pieces_[index];
   piece.active = true;
   piece.spoiled = false;
+  piece.awaits_codec = false;
   piece.collective = collective;
   piece.round = 0;
   piece.open_count = 0;
@@ -148,6 +149,19 @@ std::optional<std::uint16_t> OpenCollectives::FindPiece(const OpenCollective& co
     --left;
   }
   return std::nullopt;
+}
+
+MessageHeader HeaderOf(const GroupOptions& options, const OpenCollective& collective,
+                       const OpenPiece& piece) {
+  MessageHeader header{.key = options.key,
+                       .epoch = options.epoch,
+                       .plan_version = options.plan_version,
+                       .position = collective.position,
+                       .round = piece.schedule.rounds[piece.round].number,
+                       .piece = piece.number,
+                       .sender = static_cast<std::uint16_t>(options.self)};
+  WriteSpec(collective.spec, header);
+  return header;
 }
 
 }  // namespace headrace::transport

@@ -29,6 +29,8 @@ struct OpenCollective {
   std::byte* memory = nullptr;
   std::byte* output = nullptr;
   std::byte* residual = nullptr;
+  std::byte* residual_on_gpus = nullptr;
+  std::int8_t device = kHost;  // whose memory `memory` is
   std::uint64_t seed = 0;
   CollectiveSpec spec;
   Pattern pattern = Pattern::kBarrier;
@@ -58,6 +60,7 @@ struct OpenCollective {
   }
   bool sends_tails() const { return may_have_tails() && (spec.encoded() || residual != nullptr); }
   // Where results belong on a node with data.
+  bool on_gpu() const { return device != kHost; }
   std::byte* Result() const { return spec.kind == Collective::kReduce ? output : memory; }
 };
 
@@ -82,6 +85,11 @@ struct OpenPiece {
   bool gathered = false;  // of several runs: moves through a slot of its own
   bool encoded = false;   // likewise, as the codec has it
   bool has_own_slot = false;
+  // Waits for a GPU that encodes or decodes it, which is one of its open_count: then its next round
+  // has not begun.
+  bool awaits_codec = false;
+  std::uint64_t codec_ticket = 0;
+  TimeNs codec_begin_ns = 0;
   std::uint16_t own_slot = 0;
   std::uint32_t sent_size = 0;    // of this round's messages
   std::uint32_t served_size = 0;  // of a server's encoded sum
@@ -111,6 +119,10 @@ inline PieceSpec PieceSpecOf(const OpenCollective& collective, std::uint32_t pie
           .root = collective.spec.root,
           .owner = collective.partition.Owner(piece)};
 }
+
+// The header of what the piece sends in its present round.
+MessageHeader HeaderOf(const GroupOptions& options, const OpenCollective& collective,
+                       const OpenPiece& piece);
 
 class OpenCollectives {
  public:

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include "transport/codec/seed.h"
 #include "transport/exchange/message_tail.h"
@@ -31,8 +33,12 @@ std::uint64_t PlainCount(const OpenCollective& collective, const OpenPiece& piec
 
 }  // namespace
 
-PieceMemory::PieceMemory(const GroupOptions& options, bool is_server, ServerSums& server_sums)
-    : options_(options), is_server_(is_server), server_sums_(server_sums) {
+PieceMemory::PieceMemory(const GroupOptions& options, bool is_server, ServerSums& server_sums,
+                         std::shared_ptr<DeviceCodec> device_codec)
+    : options_(options),
+      is_server_(is_server),
+      server_sums_(server_sums),
+      device_codec_(std::move(device_codec)) {
   if (is_server_) server_sums_.residuals().Open(options_.group);
 }
 
@@ -195,32 +201,110 @@ void PieceMemory::Sum(const OpenCollective& collective, const OpenPiece& piece,
 
 // Everybody writes what was encoded and not what it had: so all have the same. Where the owner
 // alone sums, what it adds to is its own part, and the sum is encoded once more for all.
-void PieceMemory::SumEncoded(OpenCollective& collective, const OpenPiece& piece,
-                             const Round& round) {
+void PieceMemory::SumEncoded(OpenCollective& collective, OpenPiece& piece, const Round& round) {
   const bool owner_sums = collective.pattern == Pattern::kScatter;
   std::array<const std::byte*, kNodesMax> inputs{};
   const std::byte* const own = owner_sums ? nullptr : staging_.At(piece.own_slot);
   const std::size_t inputs_count = InputsOf(piece, round, own, inputs);
-  const EncodedRange range = EncodedRangeOf(collective, piece);
   const std::uint32_t divisor = owner_sums ? 1 : DivisorOf(collective.spec);
-  const TimeNs begin = MonotonicNow();
-  DecodeSumRange({inputs.data(), inputs_count}, owner_sums, divisor, range);
-  collective.codec.decode_ns += MonotonicNow() - begin;
+  DecodeSum(collective, piece, {inputs.data(), inputs_count}, owner_sums, divisor);
   if (!owner_sums) return;
   Encode(collective, piece);
   DecodeResult(collective, piece);
 }
 
 // Into the piece's own slot.
-void PieceMemory::Encode(OpenCollective& collective, const OpenPiece& piece) {
-  CodecUse& use = collective.codec;
+void PieceMemory::Encode(OpenCollective& collective, OpenPiece& piece) {
+  std::byte* const out = staging_.At(piece.own_slot);
+  if (collective.on_gpu()) {
+    return AwaitCodec(collective, piece,
+                      device_codec_->Encode(collective.device, RangeOnGpu(collective, piece),
+                                            pinned_->OnGpus(out)));
+  }
   const EncodedRange range = EncodedRangeOf(collective, piece);
   const TimeNs begin = MonotonicNow();
-  EncodeRange(range, staging_.At(piece.own_slot));
-  use.encode_ns += MonotonicNow() - begin;
-  use.not_finite_blocks +=
-      NotFiniteBlocks(range.codec, staging_.At(piece.own_slot), CodecBlocks(range.range.count));
-  SampleResidual(range, use);
+  EncodeRange(range, out);
+  collective.codec.encode_ns += MonotonicNow() - begin;
+  collective.codec.not_finite_blocks +=
+      NotFiniteBlocks(range.codec, out, CodecBlocks(range.range.count));
+  SampleResidual(range, collective.codec);
+}
+
+void PieceMemory::DecodeSum(OpenCollective& collective, OpenPiece& piece,
+                            std::span<const std::byte* const> inputs, bool onto,
+                            std::uint32_t divisor) {
+  if (collective.on_gpu()) {
+    std::array<const std::byte*, kNodesMax> on_gpus{};
+    for (std::size_t i = 0; i < inputs.size(); ++i) on_gpus[i] = pinned_->OnGpus(inputs[i]);
+    return AwaitCodec(collective, piece,
+                      device_codec_->DecodeSum(collective.device, {on_gpus.data(), inputs.size()},
+                                               onto, divisor, RangeOnGpu(collective, piece)));
+  }
+  const TimeNs begin = MonotonicNow();
+  DecodeSumRange(inputs, onto, divisor, EncodedRangeOf(collective, piece));
+  collective.codec.decode_ns += MonotonicNow() - begin;
+}
+
+// What was started, in one round of a piece, is done in this order.
+void PieceMemory::AwaitCodec(const OpenCollective& collective, OpenPiece& piece,
+                             const Status& started) {
+  if (!started && !device_error_) device_error_ = started.error();
+  if (!piece.awaits_codec) piece.codec_begin_ns = MonotonicNow();
+  piece.awaits_codec = true;
+  piece.codec_ticket = device_codec_->TicketOf(collective.device);
+}
+
+bool PieceMemory::EndCodec(OpenCollective& collective, OpenPiece& piece,
+                           std::optional<PieceFault>& fault) {
+  const std::optional<Status> ended = device_codec_->Ended(collective.device, piece.codec_ticket);
+  if (!ended) return false;
+  piece.awaits_codec = false;
+  if (!*ended && !device_error_) device_error_ = ended->error();
+  if (device_error_) {
+    const Error error = device_error_->Within("GPU " + std::to_string(collective.device));
+    fault = PieceFault{.message = std::nullopt, .code = error.code(), .what = error.text()};
+    return true;
+  }
+  // Pieces wait for each other on a GPU.
+  const TimeNs now = MonotonicNow();
+  const TimeNs took_ns = now - std::max(piece.codec_begin_ns, codec_end_ns_);
+  codec_end_ns_ = now;
+  const bool is_first = piece.round == 0;
+  const bool encodes_sum = !is_first && collective.pattern == Pattern::kScatter &&
+                           piece.schedule.rounds[piece.round - std::size_t{1}].staged;
+  CodecUse& use = collective.codec;
+  use.encode_ns += is_first ? took_ns : encodes_sum ? took_ns / 2 : 0;
+  use.decode_ns += is_first ? 0 : encodes_sum ? took_ns - took_ns / 2 : took_ns;
+  if (is_first || encodes_sum) NoteEncoded(collective, piece);
+  return true;
+}
+
+// As after an encoding on the host, of what this processor can read: the values are those that were
+// encoded and what is left out of them.
+void PieceMemory::NoteEncoded(OpenCollective& collective, const OpenPiece& piece) {
+  const Codec codec = collective.spec.codec;
+  const std::byte* const encoded = staging_.At(piece.own_slot);
+  CodecUse& use = collective.codec;
+  use.not_finite_blocks += NotFiniteBlocks(codec, encoded, CodecBlocks(piece.range.count));
+  EncodedRange sample = EncodedRangeOf(collective, piece);
+  sample.range.count = std::min<std::uint64_t>(sample.range.count, kCodecBlock);
+  if (sample.residual == nullptr || sample.range.count == 0) return;
+  std::array<float, kCodecBlock> values{};
+  sample.memory = reinterpret_cast<std::byte*>(values.data());
+  SampleEncoded(sample, encoded, use);
+}
+
+std::optional<Error> PieceMemory::MakeReady(const OpenCollective& collective) {
+  if (!collective.on_gpu()) return std::nullopt;
+  HR_CHECK(device_codec_ != nullptr && HasBlocks(collective.spec.codec), collective.token);
+  HR_CHECK((collective.residual == nullptr) == (collective.residual_on_gpus == nullptr));
+  if (pinned_ != nullptr) return std::nullopt;
+  auto pinned = device_codec_->Pin(staging_.memory());
+  if (!pinned) {
+    return Error(pinned.error().code(), pinned.error().text() + "; encode on the host instead");
+  }
+  pinned_ = std::move(*pinned);
+  return std::nullopt;
 }
 
 // In the order of members, as Sum does.
@@ -251,12 +335,16 @@ std::optional<PieceFault> PieceMemory::ReduceLossless(OpenCollective& collective
   return PieceFault{.message = wrong, .what = "what cannot be decoded"};
 }
 
-void PieceMemory::DecodeResult(OpenCollective& collective, const OpenPiece& piece) {
+void PieceMemory::DecodeResult(OpenCollective& collective, OpenPiece& piece) {
   const std::byte* const result = staging_.At(piece.own_slot);
-  const TimeNs begin = MonotonicNow();
-  DecodeSumRange({&result, 1}, false, DivisorOf(collective.spec),
-                 EncodedRangeOf(collective, piece));
-  collective.codec.decode_ns += MonotonicNow() - begin;
+  DecodeSum(collective, piece, {&result, 1}, false, DivisorOf(collective.spec));
+}
+
+EncodedRange PieceMemory::RangeOnGpu(const OpenCollective& collective,
+                                     const OpenPiece& piece) const {
+  EncodedRange range = EncodedRangeOf(collective, piece);
+  range.residual = collective.residual_on_gpus;
+  return range;
 }
 
 EncodedRange PieceMemory::EncodedRangeOf(const OpenCollective& collective,

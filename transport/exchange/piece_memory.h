@@ -8,9 +8,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 
 #include "transport/exchange/choose.h"
+#include "transport/exchange/device_codec.h"
 #include "transport/exchange/encoded.h"
 #include "transport/exchange/lossless_gain.h"
 #include "transport/exchange/open_collectives.h"
@@ -23,7 +26,8 @@ namespace headrace::transport {
 class PieceMemory {
  public:
   // The others outlive it. A server has no memory of its own, and sums in staging.
-  PieceMemory(const GroupOptions& options, bool is_server, ServerSums& server_sums);
+  PieceMemory(const GroupOptions& options, bool is_server, ServerSums& server_sums,
+              std::shared_ptr<DeviceCodec> device_codec);
   ~PieceMemory();
   PieceMemory(const PieceMemory&) = delete;
   PieceMemory& operator=(const PieceMemory&) = delete;
@@ -32,6 +36,15 @@ class PieceMemory {
   void SetSecondsPerByte(double seconds) { s_per_byte_ = seconds; }
   void SetStaging(Staging staging) { staging_ = std::move(staging); }
   std::span<std::byte> staging() const { return staging_.memory(); }
+
+  // For memory of GPUs: pins the staging, once. Errors: what the driver says, and the remedy.
+  std::optional<Error> MakeReady(const OpenCollective& collective);
+  // Whether a piece may begin, as far as a GPU has to encode it.
+  bool HasRoom(const OpenCollective& collective) const {
+    return !collective.on_gpu() || device_codec_->HasRoom(collective.device);
+  }
+  // For a piece that awaits its GPU: false while it is at work. `fault` is why it failed.
+  bool EndCodec(OpenCollective& collective, OpenPiece& piece, std::optional<PieceFault>& fault);
 
   // Takes the slots that the piece needs, and prepares what it sends first.
   void Begin(OpenCollective& collective, OpenPiece& piece);
@@ -60,13 +73,18 @@ class PieceMemory {
   std::size_t InputsOf(const OpenPiece& piece, const Round& round, const std::byte* own,
                        std::array<const std::byte*, kNodesMax>& inputs) const;
   void Sum(const OpenCollective& collective, const OpenPiece& piece, const Round& round);
-  void SumEncoded(OpenCollective& collective, const OpenPiece& piece, const Round& round);
+  void SumEncoded(OpenCollective& collective, OpenPiece& piece, const Round& round);
   std::optional<PieceFault> SumServed(const OpenCollective& collective, OpenPiece& piece,
                                       const Round& round);
   std::optional<PieceFault> ReduceLossless(OpenCollective& collective, const OpenPiece& piece,
                                            const Round& round);
-  void DecodeResult(OpenCollective& collective, const OpenPiece& piece);
-  void Encode(OpenCollective& collective, const OpenPiece& piece);
+  void DecodeResult(OpenCollective& collective, OpenPiece& piece);
+  void Encode(OpenCollective& collective, OpenPiece& piece);
+  void NoteEncoded(OpenCollective& collective, const OpenPiece& piece);
+  void DecodeSum(OpenCollective& collective, OpenPiece& piece,
+                 std::span<const std::byte* const> inputs, bool onto, std::uint32_t divisor);
+  void AwaitCodec(const OpenCollective& collective, OpenPiece& piece, const Status& started);
+  EncodedRange RangeOnGpu(const OpenCollective& collective, const OpenPiece& piece) const;
   // Or copies it, where coding does not pay.
   void EncodeLossless(OpenCollective& collective, OpenPiece& piece);
   EncodedRange EncodedRangeOf(const OpenCollective& collective, const OpenPiece& piece) const;
@@ -83,6 +101,10 @@ class PieceMemory {
   Staging staging_;
   double s_per_byte_ = kCostUnmeasured.s_per_byte;
   LosslessGain lossless_;
+  const std::shared_ptr<DeviceCodec> device_codec_;  // null: there is none; see ExchangeOptions
+  std::unique_ptr<PinnedStaging> pinned_;            // null: no GPU has needed it
+  std::optional<Error> device_error_;                // the first
+  TimeNs codec_end_ns_ = 0;                          // of the last piece that a GPU was at work for
 };
 
 }  // namespace headrace::transport

@@ -3,12 +3,28 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "ipc/base/fd.h"
 #include "ipc/base/result.h"
 #include "transport/memory/gpus.h"
 
 namespace headrace::transport {
+
+// Memory that somebody else owns, and unmaps only after this is destroyed.
+class PinnedRange {
+ public:
+  PinnedRange() = default;
+  // Whole pages. Errors: what the driver says, and how much was wanted.
+  static Result<PinnedRange> Pin(const Gpus& gpus, std::span<std::byte> memory);
+
+  // Where GPUs find it, all of them; null: nothing is pinned.
+  std::byte* on_gpus() const { return on_gpus_; }
+
+ private:
+  std::byte* on_gpus_ = nullptr;
+  HostRegistration registration_;
+};
 
 class PinnedMemory {
  public:
@@ -19,13 +35,12 @@ class PinnedMemory {
 
   std::byte* data() const { return mapping_.data(); }
   // Where GPUs find it, all of them.
-  std::byte* on_gpus() const { return on_gpus_; }
+  std::byte* on_gpus() const { return pinned_.on_gpus(); }
   std::size_t size() const { return mapping_.size(); }
 
  private:
   Mapping mapping_;
-  std::byte* on_gpus_ = nullptr;
-  HostRegistration registration_;
+  PinnedRange pinned_;
 };
 
 }  // namespace headrace::transport

@@ -1,5 +1,6 @@
 // The kernels, as a GPU's driver finds them: headrace_sum_float32, ..., headrace_copy, and
-// headrace_switched_float32, ...
+// headrace_switched_float32, ..., and headrace_encode_int8, headrace_decode_int8, ...
+#include "transport/nvlink/codec_list.h"
 #include "transport/nvlink/kernel_list.h"
 #include "transport/nvlink/kernel_switched.h"
 
@@ -58,5 +59,16 @@ extern "C" __global__ void __launch_bounds__(kKernelThreads, 1)
     SwitchedSumBody<Element, Switch_##dtype>(work, Thread(), Threads());                           \
   }
 HR_SWITCHED_KERNELS(HR_DEFINE_SWITCHED)
+
+#define HR_DEFINE_CODEC(codec, kind, Format)                                        \
+  extern "C" __global__ void __launch_bounds__(kKernelThreads)                      \
+      headrace_encode_##codec(const __grid_constant__ EncodeWork work) {            \
+    EncodeBody<Format>(work, Thread() / kLanes, Threads() / kLanes);                \
+  }                                                                                 \
+  extern "C" __global__ void __launch_bounds__(kKernelThreads)                      \
+      headrace_decode_##codec(const __grid_constant__ DecodeWork work) {            \
+    DecodeBody<Format>(work, Thread() / kLanes, Threads() / kLanes);                \
+  }
+HR_CODEC_KERNELS(HR_DEFINE_CODEC)
 
 }  // namespace headrace::transport::kernels

@@ -96,8 +96,8 @@ void headrace_cuda_double_fail(const char* function, std::uint64_t nth,
 // instead of being done, when its turn comes: later calls get to know of it.
 void headrace_cuda_double_break(const char* function, std::uint64_t nth,
                                 headrace::transport::CuResult result);
-// Modules have this kernel from now on, beside those of the nvlink lane (reduce_kernels.cc). `body`
-// runs on the stream's thread.
+// Modules have this kernel from now on, beside those of the project (reduce_kernels.cc,
+// codec_kernels.cc). `body` runs on the stream's thread.
 void headrace_cuda_double_kernel(const char* name, CudaDoubleKernel body,
                                  const std::size_t* parameter_sizes, std::size_t parameters_count);
 // For kernels: whether `device` may read (or also write) there. A kernel of a real GPU would end

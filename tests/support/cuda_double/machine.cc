@@ -72,6 +72,7 @@ Machine& TheMachine() {
   static Machine& machine = []() -> Machine& {
     auto made = std::make_unique<Machine>();
     AddReduceKernels(made->kernels);
+    AddCodecKernels(made->kernels);
     return *made.release();
   }();
   return machine;

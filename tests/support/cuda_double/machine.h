@@ -211,6 +211,7 @@ struct Machine {
 Machine& TheMachine();
 // Those of the nvlink lane, which every module has.
 void AddReduceKernels(std::map<std::string, Kernel>& kernels);
+void AddCodecKernels(std::map<std::string, Kernel>& kernels);
 using Lock = std::unique_lock<std::mutex>;
 
 // How every function begins: refuses before cuInit, in a forked child, and where a test said so.

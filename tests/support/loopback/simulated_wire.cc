@@ -11,7 +11,7 @@
 namespace headrace::transport {
 namespace {
 
-constexpr std::size_t kStagingAlignment = 64;
+constexpr std::size_t kStagingAlignment = 4096;  // whole pages, which can be pinned
 
 std::span<std::byte> Aligned(std::vector<std::byte>& memory) {
   const auto address = reinterpret_cast<std::uintptr_t>(memory.data());

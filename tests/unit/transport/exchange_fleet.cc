@@ -15,8 +15,9 @@ Fleet::Fleet(const FleetOptions& options)
   for (std::uint32_t node = 0; node < nodes_count(); ++node) {
     wires_.push_back(MakeWire(node));
     residuals_.push_back(std::make_shared<ServedResiduals>(options.residuals_max));
-    nodes_.push_back(
-        std::make_unique<Exchange>(*wires_.back(), options.exchange, residuals_.back()));
+    ExchangeOptions exchange = options.exchange;
+    if (node < options.device_codecs.size()) exchange.device_codec = options.device_codecs[node];
+    nodes_.push_back(std::make_unique<Exchange>(*wires_.back(), exchange, residuals_.back()));
   }
   if (options.opens_group) OpenGroup(1);
 }

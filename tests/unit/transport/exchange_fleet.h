@@ -32,6 +32,7 @@ struct FleetOptions {
   std::uint32_t rails_count = 1;    // of each node; several: a RailWire over as many wires
   std::uint32_t epoch = 3;          // of the groups
   std::uint64_t residuals_max = 0;  // bytes that a server keeps; 0: no limit
+  std::vector<std::shared_ptr<DeviceCodec>> device_codecs{};  // by node; empty: nobody has one
 };
 
 inline std::uint64_t KeyOf(std::uint32_t group) { return 0xABCD'0000'0000ULL + group; }

@@ -41,11 +41,16 @@ class LaneOfGpus : public ::testing::Test {
   }
   void TearDown() override {
     lane_.reset();
-    memory_.clear();
-    pinned_.clear();
+    FreeMemory();
     gpus_.reset();
     const auto counts = cuda_double::CountsOf(doubled_);
     EXPECT_EQ(counts, std::vector<std::uint64_t>(counts.size(), 0)) << "something was left behind";
+  }
+
+  // All that the test has had, which nothing uses any more.
+  void FreeMemory() {
+    memory_.clear();
+    pinned_.clear();
   }
 
   // Memory of a GPU, mapped for all; `elements` in it, `shift` bytes behind a unit's begin.

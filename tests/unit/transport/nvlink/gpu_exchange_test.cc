@@ -1,0 +1,265 @@
+// Sums between nodes whose memory is a GPU's, on a double of CUDA's driver: the bits, and what is
+// left out, of nodes that encode on the host, which may take part in the same sum.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/support/expect_text.h"
+#include "tests/unit/transport/exchange_fleet.h"
+#include "tests/unit/transport/nvlink/lane_of_gpus.h"
+#include "transport/nvlink/gpu_codec.h"
+
+namespace headrace::transport {
+namespace {
+
+struct SumCase {
+  Codec codec = Codec::kInt8;
+  std::uint32_t nodes = 2;
+  Algorithm algorithm = Algorithm::kAuto;
+  std::uint64_t count = 9000;
+  std::uint32_t servers = 0;
+  std::uint32_t on_gpu = 0;  // nodes from the first on; the others encode on the host
+  bool has_residual = true;
+
+  std::string Text() const {
+    return Name(codec) + " nodes " + std::to_string(nodes) + " algorithm " +
+           std::to_string(static_cast<int>(algorithm)) + " count " + std::to_string(count) +
+           " servers " + std::to_string(servers) + " on GPUs " + std::to_string(on_gpu);
+  }
+};
+
+constexpr std::uint64_t kResidualGap = 5;  // elements between one run of a residual and the next
+
+// By node: what a sum has left it, and what was left out of it, gaps included.
+struct Outcome {
+  std::vector<std::vector<std::uint32_t>> results;
+  std::vector<std::vector<std::uint32_t>> residuals;
+  CodecUse use;
+  friend bool operator==(const Outcome& one, const Outcome& other) {
+    return one.results == other.results && one.residuals == other.residuals;
+  }
+};
+
+class GpuExchange : public LaneOfGpus {
+ protected:
+  void SetUp() override {
+    Start(2);
+    for (int node = 0; node < 5 && !HasFatalFailure(); ++node) {
+      auto codec = GpuCodec::Open(*gpus_, 2);
+      ASSERT_TRUE(codec.ok()) << codec.error().text();
+      codecs_.push_back(std::move(*codec));
+    }
+  }
+  void TearDown() override {
+    codecs_.clear();
+    LaneOfGpus::TearDown();
+  }
+
+  FleetOptions OptionsOf(const SumCase& test) const {
+    return {.data_count = test.nodes,
+            .servers_count = test.servers,
+            .algorithm = test.algorithm,
+            .device_codecs = codecs_};
+  }
+  // Residuals lie in runs of 1000 elements.
+  static std::vector<transport::Run> RunsOf(std::uint64_t count) {
+    std::vector<transport::Run> runs;
+    for (std::uint64_t begin = 0; begin < count; begin += 1000) {
+      runs.push_back({.offset = (begin + begin / 1000 * kResidualGap) * sizeof(float),
+                      .count = std::min<std::uint64_t>(1000, count - begin)});
+    }
+    return runs;
+  }
+
+  Outcome SumsOf(const SumCase& test, int iterations) {
+    Outcome outcome;
+    const auto runs = RunsOf(test.count);
+    const std::size_t residual_count = runs.back().offset / sizeof(float) + runs.back().count;
+    std::vector<std::byte*> memory;
+    std::vector<std::byte*> residuals;
+    for (std::uint32_t node = 0; node < test.nodes; ++node) {
+      memory.push_back(OnGpu(node % 2, std::vector<float>(test.count)));
+      residuals.push_back(OnHost(residual_count * sizeof(float)));
+    }
+    {
+      Fleet fleet(OptionsOf(test));
+      std::mt19937_64 random(7);
+      for (int iteration = 1; iteration <= iterations; ++iteration) {
+        for (std::byte* const of_node : memory) Fill(of_node, test.count, random);
+        for (std::uint32_t node = 0; node < test.nodes; ++node) {
+          Transfer transfer = TransferOf(test, node, static_cast<std::uint64_t>(iteration), runs);
+          transfer.members[node] = memory[node];
+          if (test.has_residual) transfer.residual = residuals[node];
+          if (node < test.on_gpu) {
+            transfer.devices[node] = static_cast<std::int8_t>(node % 2);
+            transfer.residual_on_gpus = transfer.residual;
+          }
+          fleet.Post(node, transfer);
+        }
+        fleet.RunToTheEnd();
+      }
+      for (std::uint32_t node = 0; node < test.nodes; ++node) {
+        EXPECT_EQ(fleet.completions(node).size(), static_cast<std::size_t>(iterations));
+        for (const Completion& completion : fleet.completions(node)) {
+          EXPECT_EQ(completion.code, Code::kOk) << test.Text() << ": " << completion.cause;
+        }
+      }
+      outcome.use = fleet.completions(0).back().codec;
+    }
+    for (std::uint32_t node = 0; node < test.nodes; ++node) {
+      outcome.results.push_back(Read<std::uint32_t>(memory[node], test.count));
+      outcome.residuals.push_back(Read<std::uint32_t>(residuals[node], residual_count));
+    }
+    FreeMemory();
+    return outcome;
+  }
+
+  static void Fill(std::byte* memory, std::uint64_t count, std::mt19937_64& random) {
+    std::normal_distribution<float> normal;
+    std::vector<float> values(count);
+    for (float& value : values) value = normal(random);
+    std::memcpy(memory, values.data(), count * sizeof(float));
+  }
+  static Transfer TransferOf(const SumCase& test, std::uint32_t /*node*/, std::uint64_t position,
+                             const std::vector<transport::Run>& runs) {
+    Transfer transfer{.token = position,
+                      .kind = Collective::kAllReduce,
+                      .dtype = DType::kFloat32,
+                      .reduction = Reduction::kAverage,
+                      .count = test.count,
+                      .divisor = 2 * test.nodes,
+                      .position = position,
+                      .members_count = test.nodes,
+                      .codec = test.codec};
+    transfer.seed = position;
+    if (test.has_residual) transfer.residual_runs = runs;
+    if (test.servers > 0) transfer.place = 1;
+    return transfer;
+  }
+
+  std::vector<std::shared_ptr<DeviceCodec>> codecs_;
+};
+
+constexpr Codec kSomeCodecs[] = {Codec::kBFloat16,       Codec::kFloat8E4M3, Codec::kInt8,
+                                 Codec::kInt4Stochastic, Codec::kSign,       Codec::kTopK,
+                                 Codec::kRandomK};
+
+void ExpectLikeOnTheHost(GpuExchange& /*of*/, const SumCase& test, const Outcome& on_host,
+                         const Outcome& on_gpus) {
+  ASSERT_EQ(on_gpus.results, on_host.results) << test.Text();
+  ASSERT_EQ(on_gpus.residuals, on_host.residuals) << test.Text();
+  EXPECT_EQ(on_gpus.use.sent_bytes, on_host.use.sent_bytes) << test.Text();
+  EXPECT_EQ(on_gpus.use.plain_bytes, on_host.use.plain_bytes) << test.Text();
+  for (const auto& result : on_gpus.results) ASSERT_EQ(result, on_gpus.results[0]) << test.Text();
+}
+
+TEST_F(GpuExchange, GivesTheBitsOfTheHostAmongNodes) {
+  for (const Codec codec : kSomeCodecs) {
+    for (const std::uint32_t nodes : {2U, 3U}) {
+      for (const Algorithm algorithm : {Algorithm::kDirectExchange, Algorithm::kDirectScatter}) {
+        for (const std::uint64_t count : {1U, 257U, 9000U}) {
+          SumCase test{.codec = codec, .nodes = nodes, .algorithm = algorithm, .count = count};
+          const Outcome on_host = SumsOf(test, 3);
+          // Some nodes on GPUs, and all of them.
+          for (const std::uint32_t on_gpu : {1U, nodes}) {
+            test.on_gpu = on_gpu;
+            const Outcome on_gpus = SumsOf(test, 3);
+            ASSERT_NO_FATAL_FAILURE(ExpectLikeOnTheHost(*this, test, on_host, on_gpus));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuExchange, GivesTheBitsOfTheHostOverServers) {
+  for (const Codec codec : kSomeCodecs) {
+    SumCase test{.codec = codec, .nodes = 2, .servers = 2};
+    const Outcome on_host = SumsOf(test, 3);
+    test.on_gpu = 2;
+    const Outcome on_gpus = SumsOf(test, 3);
+    ASSERT_NO_FATAL_FAILURE(ExpectLikeOnTheHost(*this, test, on_host, on_gpus));
+  }
+}
+
+TEST_F(GpuExchange, EncodesWithoutResiduals) {
+  SumCase test{.codec = Codec::kInt8Stochastic, .nodes = 3, .has_residual = false};
+  const Outcome on_host = SumsOf(test, 2);
+  test.on_gpu = 3;
+  EXPECT_EQ(SumsOf(test, 2), on_host);
+}
+
+TEST_F(GpuExchange, ReportsWhatTheCodecsCameTo) {
+  const SumCase test{.nodes = 3, .algorithm = Algorithm::kDirectScatter, .on_gpu = 3};
+  const CodecUse use = SumsOf(test, 2).use;
+  EXPECT_GT(use.encode_ns, 0);
+  EXPECT_GT(use.decode_ns, 0);
+  EXPECT_GT(use.residual_squares, 0);
+  EXPECT_GT(use.sum_squares, use.residual_squares);
+}
+
+TEST_F(GpuExchange, EndsTheGroupWithTheNameOfAGpuThatFails) {
+  for (const std::uint64_t nth : {1U, 2U, 5U}) {
+    const SumCase test{.nodes = 2, .count = 200'000};
+    std::byte* const on_gpu = OnGpu(0, std::vector<float>(test.count, 1));
+    std::byte* const on_host = OnHost(test.count * sizeof(float));
+    {
+      Fleet fleet(OptionsOf(test));
+      doubled_.fail("cuLaunchKernel", nth, CuResult::kOutOfMemory);
+      for (std::uint32_t node = 0; node < 2; ++node) {
+        Transfer transfer = TransferOf(test, node, 1, {});
+        transfer.members[node] = node == 0 ? on_gpu : on_host;
+        if (node == 0) transfer.devices[0] = 0;
+        fleet.Post(node, transfer);
+      }
+      while (fleet.completions(0).empty() && fleet.Step()) {
+      }
+      ASSERT_EQ(fleet.completions(0).size(), 1U);
+      EXPECT_EQ(fleet.completions(0)[0].code, Code::kExhausted);
+      EXPECT_VARYING_TEXT(fleet.completions(0)[0].cause, "GPU 0");
+    }
+    FreeMemory();
+  }
+}
+
+// Whatever a GPU is at work on then.
+TEST_F(GpuExchange, LeavesMemoryAloneOnceTheLaneIsGone) {
+  for (int steps = 0; steps < 40; steps += 3) {
+    const SumCase test{.nodes = 2, .count = 100'000};
+    std::vector<std::byte*> memory = {OnGpu(0, std::vector<float>(test.count, 1)),
+                                      OnGpu(1, std::vector<float>(test.count, 1))};
+    {
+      Fleet fleet(OptionsOf(test));
+      for (std::uint32_t node = 0; node < 2; ++node) {
+        Transfer transfer = TransferOf(test, node, 1, {});
+        transfer.members[node] = memory[node];
+        transfer.devices[node] = static_cast<std::int8_t>(node);
+        fleet.Post(node, transfer);
+      }
+      for (int step = 0; step < steps; ++step) fleet.Step();
+    }
+    FreeMemory();
+  }
+}
+
+TEST_F(GpuExchange, NamesTheRemedyWhereStagingCannotBePinned) {
+  const SumCase test{.nodes = 2, .count = 1000};
+  std::byte* const on_gpu = OnGpu(0, std::vector<float>(test.count, 1));
+  Fleet fleet(OptionsOf(test));
+  doubled_.fail("cuMemHostRegister_v2", 1, CuResult::kOutOfMemory);
+  Transfer transfer = TransferOf(test, 0, 1, {});
+  transfer.members[0] = on_gpu;
+  transfer.devices[0] = 0;
+  fleet.Post(0, transfer);
+  while (fleet.completions(0).empty() && fleet.Step()) {
+  }
+  ASSERT_EQ(fleet.completions(0).size(), 1U);
+  EXPECT_EQ(fleet.completions(0)[0].code, Code::kExhausted);
+  EXPECT_VARYING_TEXT(fleet.completions(0)[0].cause, "encode on the host");
+}
+
+}  // namespace
+}  // namespace headrace::transport

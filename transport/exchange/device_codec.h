@@ -1,0 +1,59 @@
+// Encodes and decodes memory of GPUs where it lies (network.h says when the exchange does). What an
+// encoding is read from and written to in the host's memory is pinned, so that GPUs reach it.
+//
+// Whoever starts something gets to know of its end by a ticket: GPUs wake nobody, so the exchange
+// polls while it waits. What is started on a GPU is done in the order of the starts.
+//
+// All calls come from the lane's thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "ipc/base/result.h"
+#include "transport/exchange/encoded.h"
+
+namespace headrace::transport {
+
+// Memory of the host that GPUs reach, until this is destroyed, before the memory is.
+class PinnedStaging {
+ public:
+  virtual ~PinnedStaging() = default;
+  // Where GPUs find an address of it.
+  virtual std::byte* OnGpus(const std::byte* address) const = 0;
+};
+
+class DeviceCodec {
+ public:
+  virtual ~DeviceCodec() = default;
+
+  // Those it has, bit (1 << Codec::Kind).
+  virtual std::uint32_t codecs() const = 0;
+
+  // Pins whole pages of the host's memory. Errors: what the driver says.
+  virtual Result<std::unique_ptr<PinnedStaging>> Pin(std::span<std::byte> memory) = 0;
+
+  // Whether another piece may be begun: what is started waits in a stream of a GPU, which takes so
+  // much. What goes on with a piece that was begun has room in any case.
+  virtual bool HasRoom(std::int8_t device) const = 0;
+
+  // As EncodeRange and DecodeSumRange, with all memory at its address on the GPU, and that of the
+  // elements in one piece. An error is the driver's; nothing more is to be started for the range.
+  virtual Status Encode(std::int8_t device, const EncodedRange& from, std::byte* out) = 0;
+  virtual Status DecodeSum(std::int8_t device, std::span<const std::byte* const> inputs, bool onto,
+                           std::uint32_t divisor, const EncodedRange& to) = 0;
+
+  // A ticket for all that was started on the GPU so far, also where the last start failed.
+  virtual std::uint64_t TicketOf(std::int8_t device) const = 0;
+  // How that has ended, as of the last Poll; nothing while it has not.
+  virtual std::optional<Status> Ended(std::int8_t device, std::uint64_t ticket) const = 0;
+  // Returns whether anything has ended.
+  virtual bool Poll() = 0;
+  // Until all that was started is done.
+  virtual void Wait() = 0;
+};
+
+}  // namespace headrace::transport

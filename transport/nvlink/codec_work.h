@@ -1,0 +1,49 @@
+// The parameters of one launch of a codec's kernel, passed by value: CUDA allows 4 KiB of them.
+// Kernels read and write whole blocks of 256 elements, the last of a launch perhaps a part of one.
+//
+// Shared by the kernels and their callers: plain fields, no library.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/codec/block_size.h"
+#include "transport/nvlink/kernel_work.h"
+
+namespace headrace::transport {
+
+inline constexpr std::uint32_t kBlockCount = kCodecBlock;  // elements
+inline constexpr std::uint32_t kLanes = 32;                // threads of a warp, which share a block
+inline constexpr std::uint32_t kCodecInputsMax = 64;
+// Pieces of a residual's memory in one launch: any block fits, since each has one element at least.
+inline constexpr std::uint32_t kResidualStretchesMax = 320;
+
+struct EncodeWork {
+  const float* values;
+  std::byte* out;       // aligned to 4 bytes, but for topk
+  std::byte* residual;  // null: it adds nothing and keeps nothing
+  std::uint64_t seed;   // see CodecSeed
+  std::uint64_t first_block;
+  std::uint32_t count;            // elements
+  std::uint32_t kept;             // of each block, where the codec keeps some
+  std::uint32_t stretches_count;  // 1 at least, where there is a residual
+  // Elements from begins[i] on have their residuals offsets[i] bytes behind the pointer.
+  std::uint32_t begins[kResidualStretchesMax];
+  std::uint64_t offsets[kResidualStretchesMax];
+};
+static_assert(sizeof(EncodeWork) <= 4096);
+
+struct DecodeWork {
+  const std::byte* inputs[kCodecInputsMax];  // aligned to 4 bytes, but for topk
+  float* out;
+  std::uint64_t seed;
+  std::uint64_t first_block;
+  std::uint32_t inputs_count;
+  std::uint32_t count;  // elements
+  std::uint32_t kept;
+  float divisor;  // 1: nothing is divided
+  bool onto;      // the elements of `out` are the first of the sum
+};
+static_assert(sizeof(DecodeWork) <= 4096);
+
+}  // namespace headrace::transport

@@ -1,0 +1,260 @@
+#include "transport/nvlink/gpu_codec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "ipc/base/check.h"
+#include "transport/memory/pinned_memory.h"
+#include "transport/network.h"
+#include "transport/nvlink/kernel_image.h"
+
+namespace headrace::transport {
+namespace {
+
+static_assert(kNodesMax <= kCodecInputsMax);
+static_assert(kCodecBlock < kResidualStretchesMax);
+constexpr std::uint32_t kWarps = kKernelThreads / kLanes;  // of a block of threads
+
+struct NamedKernel {
+  Codec::Kind kind;
+  std::string_view name;
+};
+constexpr NamedKernel kNamedKernels[] = {{Codec::kBFloat16, "bf16"},
+                                         {Codec::kFloat16, "fp16"},
+                                         {Codec::kInt8, "int8"},
+                                         {Codec::kInt4, "int4"},
+                                         {Codec::kFloat8E4M3, "fp8_e4m3"},
+                                         {Codec::kFloat8E5M2, "fp8_e5m2"},
+                                         {Codec::kInt8Stochastic, "int8_stochastic"},
+                                         {Codec::kInt4Stochastic, "int4_stochastic"},
+                                         {Codec::kSign, "sign"},
+                                         {Codec::kTopK, "topk"},
+                                         {Codec::kRandomK, "randomk"}};
+
+class StagingOfGpus final : public PinnedStaging {
+ public:
+  StagingOfGpus(PinnedRange pinned, std::span<std::byte> memory)
+      : pinned_(std::move(pinned)), memory_(memory) {}
+  std::byte* OnGpus(const std::byte* address) const override {
+    HR_CHECK(address >= memory_.data() && address <= memory_.data() + memory_.size());
+    return pinned_.on_gpus() + (address - memory_.data());
+  }
+
+ private:
+  PinnedRange pinned_;
+  std::span<std::byte> memory_;
+};
+
+}  // namespace
+
+std::uint32_t GpuCodec::codecs() const {
+  std::uint32_t all = 0;
+  for (const NamedKernel& each : kNamedKernels) all |= 1U << each.kind;
+  return all;
+}
+
+Result<std::unique_ptr<GpuCodec>> GpuCodec::Open(const Gpus& gpus, std::uint32_t ctas) {
+  std::unique_ptr<GpuCodec> codec(new GpuCodec(gpus, ctas));
+  codec->each_.reserve(gpus.count());
+  for (const PrimaryContext& context : gpus.contexts()) {
+    if (Status opened = codec->OpenOn(context); !opened) return opened.error();
+  }
+  return codec;
+}
+
+Status GpuCodec::OpenOn(const PrimaryContext& context) {
+  OnGpu gpu;
+  gpu.context = context.get().context;
+  auto module = LoadModule(context, KernelImage());
+  if (!module) {
+    if (HasKernels()) return module.error();
+    return Error(Code::kUnavailable,
+                 fmt::format("{} ({})", kNoKernelsRemedy, module.error().text()));
+  }
+  gpu.module = std::move(*module);
+  for (const NamedKernel& each : kNamedKernels) {
+    const auto encode =
+        FindKernel(gpu.module, fmt::format("headrace_encode_{}", each.name).c_str());
+    if (!encode) return encode.error();
+    const auto decode =
+        FindKernel(gpu.module, fmt::format("headrace_decode_{}", each.name).c_str());
+    if (!decode) return decode.error();
+    gpu.encodes[each.kind] = *encode;
+    gpu.decodes[each.kind] = *decode;
+  }
+  auto queue = StreamQueue::Open(context);
+  if (!queue) return queue.error();
+  gpu.queue = std::move(*queue);
+  each_.push_back(std::move(gpu));
+  return {};
+}
+
+GpuCodec::~GpuCodec() { Wait(); }
+
+void GpuCodec::Wait() {
+  for (const OnGpu& gpu : each_) {
+    const CurrentContext current(gpus_.driver(), gpu.context);
+    // Its answer is of no use any more: nobody is left to receive it.
+    (void)gpus_.driver().call().stream_synchronize(gpu.queue.stream());
+  }
+}
+
+GpuCodec::OnGpu& GpuCodec::At(std::int8_t device) {
+  HR_CHECK(device >= 0 && static_cast<std::size_t>(device) < each_.size(), device);
+  return each_[static_cast<std::size_t>(device)];
+}
+
+const GpuCodec::OnGpu& GpuCodec::At(std::int8_t device) const {
+  HR_CHECK(device >= 0 && static_cast<std::size_t>(device) < each_.size(), device);
+  return each_[static_cast<std::size_t>(device)];
+}
+
+Result<std::unique_ptr<PinnedStaging>> GpuCodec::Pin(std::span<std::byte> memory) {
+  constexpr std::size_t kPageSize = 4096;
+  const std::size_t size = memory.size() / kPageSize * kPageSize;
+  if (AddressOf(memory.data()) % kPageSize != 0 || size != memory.size()) {
+    return Error(
+        Code::kUnavailable,
+        fmt::format("pin {} bytes of staging for GPUs: they are no whole pages", memory.size()));
+  }
+  auto pinned = PinnedRange::Pin(gpus_, memory);
+  if (!pinned) return pinned.error();
+  return std::unique_ptr<PinnedStaging>(
+      std::make_unique<StagingOfGpus>(std::move(*pinned), memory));
+}
+
+bool GpuCodec::HasRoom(std::int8_t device) const {
+  return At(device).launches_under_way < kLaunchesMax;
+}
+
+Status GpuCodec::Encode(std::int8_t device, const EncodedRange& from, std::byte* out) {
+  OnGpu& gpu = At(device);
+  HR_CHECK(HasBlocks(from.codec) && from.range.begin % kCodecBlock == 0, from.range.begin);
+  const CurrentContext current(gpus_.driver(), gpu.context);
+  encode_.out = out;
+  encode_.residual = from.residual;
+  encode_.seed = from.seed;
+  encode_.kept = from.codec.parameter;
+  return LaunchEncode(gpu, from);
+}
+
+// Launches of as many blocks each as have few enough stretches of residuals.
+Status GpuCodec::LaunchEncode(OnGpu& gpu, const EncodedRange& from) {
+  const CuFunction kernel = gpu.encodes[from.codec.kind];
+  const std::size_t block_size = EncodedBlockSize(from.codec);
+  const std::uint64_t end = from.range.begin + from.range.count;
+  RunWalk walk = from.walk;
+  walk.Seek(from.range.begin);
+  auto* const values = reinterpret_cast<float*>(from.memory + walk.OffsetOf(from.range.begin));
+  HR_CHECK(walk.stretch().end >= end, end, walk.stretch().end);
+  RunWalk residual_walk = from.residual == nullptr ? from.walk : from.residual_walk;
+  for (std::uint64_t begin = from.range.begin; begin < end;) {
+    const std::uint64_t first_block = begin / kCodecBlock;
+    residual_walk.Seek(begin);
+    RunWalk ahead = residual_walk;
+    encode_.stretches_count = 0;
+    std::uint64_t at = begin;
+    while (at < end && encode_.stretches_count < kResidualStretchesMax) {
+      encode_.begins[encode_.stretches_count] = static_cast<std::uint32_t>(at - begin);
+      encode_.offsets[encode_.stretches_count] = ahead.OffsetOf(at);
+      ++encode_.stretches_count;
+      at = std::min(end, ahead.stretch().end);
+      ahead.Next();
+    }
+    // Whole blocks; the others have their stretches in the next launch.
+    const std::uint64_t until = at == end ? end : at / kCodecBlock * kCodecBlock;
+    HR_CHECK(until > begin && until - begin <= std::numeric_limits<std::uint32_t>::max(), begin,
+             until);
+    while (encode_.begins[encode_.stretches_count - 1] >= until - begin) --encode_.stretches_count;
+    encode_.values = values + (begin - from.range.begin);
+    encode_.count = static_cast<std::uint32_t>(until - begin);
+    encode_.first_block = first_block;
+    if (Status done = Launch(gpu, kernel, &encode_, encode_.count); !done) return done;
+    encode_.out += (until - begin) / kCodecBlock * block_size;
+    begin = until;
+  }
+  return {};
+}
+
+Status GpuCodec::DecodeSum(std::int8_t device, std::span<const std::byte* const> inputs, bool onto,
+                           std::uint32_t divisor, const EncodedRange& to) {
+  OnGpu& gpu = At(device);
+  HR_CHECK(HasBlocks(to.codec) && divisor != 0 && !inputs.empty(), divisor, inputs.size());
+  HR_CHECK(inputs.size() <= kCodecInputsMax && to.range.begin % kCodecBlock == 0, inputs.size());
+  HR_CHECK(to.range.count <= std::numeric_limits<std::uint32_t>::max(), to.range.count);
+  const CurrentContext current(gpus_.driver(), gpu.context);
+  RunWalk walk = to.walk;
+  walk.Seek(to.range.begin);
+  HR_CHECK(walk.stretch().end >= to.range.begin + to.range.count, to.range.begin);
+  std::ranges::copy(inputs, decode_.inputs);
+  decode_.inputs_count = static_cast<std::uint32_t>(inputs.size());
+  decode_.out = reinterpret_cast<float*>(to.memory + walk.OffsetOf(to.range.begin));
+  decode_.seed = to.seed;
+  decode_.first_block = to.range.begin / kCodecBlock;
+  decode_.count = static_cast<std::uint32_t>(to.range.count);
+  decode_.kept = to.codec.parameter;
+  decode_.divisor = static_cast<float>(divisor);
+  decode_.onto = onto;
+  return Launch(gpu, gpu.decodes[to.codec.kind], &decode_, decode_.count);
+}
+
+Status GpuCodec::Launch(OnGpu& gpu, CuFunction kernel, void* work, std::uint32_t count) {
+  if (gpu.error) return *gpu.error;
+  const std::uint32_t blocks = static_cast<std::uint32_t>(CodecBlocks(count));
+  const std::uint32_t grid = std::clamp<std::uint32_t>((blocks + kWarps - 1) / kWarps, 1, ctas_);
+  std::array<void*, 1> parameters = {work};
+  const CuResult result = gpus_.driver().call().launch_kernel(
+      kernel, grid, 1, 1, kKernelThreads, 1, 1, 0, gpu.queue.stream(), parameters.data(), nullptr);
+  if (result != CuResult::kSuccess) {
+    return FailedOnGpu(gpus_.driver(), result, "launch a codec's kernel");
+  }
+  ++gpu.launches;
+  ++gpu.launches_under_way;
+  return {};
+}
+
+std::uint64_t GpuCodec::TicketOf(std::int8_t device) const {
+  const OnGpu& gpu = At(device);
+  return gpu.launches > 0 ? gpu.batch : gpu.batch - 1;
+}
+
+std::optional<Status> GpuCodec::Ended(std::int8_t device, std::uint64_t ticket) const {
+  const OnGpu& gpu = At(device);
+  HR_CHECK(ticket <= gpu.batch, ticket, gpu.batch);
+  if (ticket > gpu.batches_ended) return std::nullopt;
+  if (gpu.error) return Status(*gpu.error);
+  return Status();
+}
+
+bool GpuCodec::Poll() {
+  bool any = false;
+  for (OnGpu& gpu : each_) {
+    if (gpu.launches_under_way == 0) continue;
+    const CurrentContext current(gpus_.driver(), gpu.context);
+    const auto note = [&](Status status) {
+      if (!status && !gpu.error) gpu.error = status.error();
+    };
+    if (gpu.launches > 0 && gpu.queue.HasRoom()) {
+      gpu.launches_of[gpu.batch % gpu.launches_of.size()] = gpu.launches;
+      note(gpu.queue.EndPiece(static_cast<std::uint32_t>(gpu.batch)));
+      gpu.launches = 0;
+      ++gpu.batch;
+    }
+    for (auto ended = gpu.queue.PopEnded(); ended.any; ended = gpu.queue.PopEnded()) {
+      ++gpu.batches_ended;
+      HR_CHECK(ended.slot == static_cast<std::uint32_t>(gpu.batches_ended), ended.slot);
+      gpu.launches_under_way -= gpu.launches_of[gpu.batches_ended % gpu.launches_of.size()];
+      if (ended.result != CuResult::kSuccess) {
+        note(FailedOnGpu(gpus_.driver(), ended.result, "encode or decode"));
+      }
+      any = true;
+    }
+  }
+  return any;
+}
+
+}  // namespace headrace::transport
