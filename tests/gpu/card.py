@@ -54,12 +54,12 @@ def calls_of(machine: Machine) -> list[list[Step]]:
 
     return [
         [
-            program(100, "memory_test", "contract of memory, on CUDA's own", ON_CUDA_MEMORY),
+            program(90, "memory_test", "contract of memory, on CUDA's own", ON_CUDA_MEMORY),
             program(150, "nvlink_contract_test", "contract of the nvlink lane, on CUDA's own", ON_CUDA),
-            program(80, "import_bench", "import of 2 GiB"),
+            program(70, "import_bench", "import of 2 GiB"),
             program(130, "gpu_reduce_bench", "reduction and averages beside a copy"),
             program(60, "gpu_codec_bench", "bits and speed of codecs beside a copy"),
-            script(80, "legacy.py", "legacy memory alone"),
+            script(70, "legacy.py", "legacy memory alone"),
         ],
         [
             program(110, "nccl_check", "NCCL between nodes, a hang", "hang"),

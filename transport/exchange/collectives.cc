@@ -136,7 +136,7 @@ void Collectives::Post(const Transfer& transfer) {
   collective.output = transfer.output;
   collective.residual = transfer.residual;
   collective.residual_on_gpus = transfer.residual_on_gpus;
-  collective.device = transfer.devices[options_.self];
+  collective.device = memory_.has_device_codec() ? transfer.devices[options_.self] : kHost;
   collective.residual_walk = ResidualWalk(transfer);
   collective.seed = transfer.seed;
   if (spec.factored()) collective.UseFactors(transfer);

@@ -296,7 +296,7 @@ void PieceMemory::NoteEncoded(OpenCollective& collective, const OpenPiece& piece
 
 std::optional<Error> PieceMemory::MakeReady(const OpenCollective& collective) {
   if (!collective.on_gpu()) return std::nullopt;
-  HR_CHECK(device_codec_ != nullptr && HasBlocks(collective.spec.codec), collective.token);
+  HR_CHECK(HasBlocks(collective.spec.codec), collective.token);
   HR_CHECK((collective.residual == nullptr) == (collective.residual_on_gpus == nullptr));
   if (pinned_ != nullptr) return std::nullopt;
   auto pinned = device_codec_->Pin(staging_.memory());

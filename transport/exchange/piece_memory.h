@@ -37,6 +37,8 @@ class PieceMemory {
   void SetStaging(Staging staging) { staging_ = std::move(staging); }
   std::span<std::byte> staging() const { return staging_.memory(); }
 
+  // Without one all memory is the processor's, whatever a transfer says of devices.
+  bool has_device_codec() const { return device_codec_ != nullptr; }
   // For memory of GPUs: pins the staging, once. Errors: what the driver says, and the remedy.
   std::optional<Error> MakeReady(const OpenCollective& collective);
   // Whether a piece may begin, as far as a GPU has to encode it.
