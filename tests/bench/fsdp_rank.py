@@ -25,31 +25,19 @@ class Block(torch.nn.Module):
         return x + self.narrow(torch.nn.functional.gelu(self.wide(self.norm(x))))
 
 
-class Training:
-    """A model, its optimizer, and iterations of it."""
-
-    def __init__(self, way: str, arguments: argparse.Namespace, meshes: dict[str, DeviceMesh]) -> None:
-        torch.manual_seed(1)  # the same on all ranks
-        self.model = torch.nn.Sequential(*(Block(arguments.width) for _ in range(arguments.blocks)))
-        self.bytes = sum(p.numel() * 4 for p in self.model.parameters())
-        if way != "alone":
-            mesh = meshes["gloo" if way == "gloo" else "headrace"]
-            for block in self.model:
-                fully_shard(block, mesh=mesh)
-            fully_shard(self.model, mesh=mesh)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-3)
-        if way == "accelerated":
-            self.optimizer = headrace.torch.accelerate(self.model, self.optimizer)
-        self.inputs = torch.Generator().manual_seed(dist.get_rank())
-        self.batch = (arguments.batch, arguments.width)
-
-    def iterate(self) -> float:
-        x = torch.randn(self.batch, generator=self.inputs)
-        self.optimizer.zero_grad()
-        loss = (self.model(x) - x.sin()).square().mean()
-        loss.backward()
-        self.optimizer.step()
-        return loss.item()
+def training(way: str, arguments: argparse.Namespace, meshes: dict[str, DeviceMesh]) -> wrapped_rank.Training:
+    torch.manual_seed(1)  # the same on all ranks
+    model = torch.nn.Sequential(*(Block(arguments.width) for _ in range(arguments.blocks)))
+    size = sum(p.numel() * 4 for p in model.parameters())  # before each rank has its part
+    if way != "alone":
+        mesh = meshes["gloo" if way == "gloo" else "headrace"]
+        for block in model:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    if way == "accelerated":
+        optimizer = headrace.torch.accelerate(model, optimizer)
+    return wrapped_rank.Training(model, optimizer, (arguments.batch, arguments.width), size)
 
 
 def main() -> None:
@@ -62,7 +50,7 @@ def main() -> None:
         "gloo": DeviceMesh.from_group(gloo, "cpu", mesh=torch.tensor(world)),
         "headrace": DeviceMesh.from_group(dist.group.WORLD, "cpu", mesh=torch.tensor(world)),
     }
-    wrapped_rank.run_by_turns(arguments, {way: Training(way, arguments, meshes) for way in arguments.ways})
+    wrapped_rank.run_by_turns(arguments, {way: training(way, arguments, meshes) for way in arguments.ways})
     dist.destroy_process_group()
 
 

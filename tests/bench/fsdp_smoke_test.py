@@ -4,13 +4,14 @@ of orders: sending first what is needed first is never slower.
 usage: fsdp_smoke_test.py BUILD
 """
 
-import json
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import wrapped
 
 
 def check_order() -> None:
@@ -25,15 +26,10 @@ def check_order() -> None:
 
 def main(build: str) -> int:
     check_order()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "fsdp.json"
-        command = [str(HERE / "fsdp"), "--smoke", "--build", build, "--json", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode == 77:
-            print(done.stdout.strip())
-            return 77
-        assert done.returncode == 0, done.stderr + done.stdout
-        (figures,) = json.loads(path.read_text())["figures"]
+    rows = wrapped.smoke("fsdp", build)
+    if rows is None:
+        return 77
+    (figures,) = rows
     assert set(figures["seconds"]) == {"gloo", "headrace", "accelerated"}, figures
     assert all(seconds > 0 for seconds in figures["seconds"].values()), figures
     return 0

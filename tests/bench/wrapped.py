@@ -12,6 +12,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,3 +173,16 @@ def run(
     print("\n" + table(bench, result["figures"]))
     print(f"\nwritten: {arguments.json}")
     return 0
+
+
+def smoke(name: str, build: str) -> list[dict[str, Any]] | None:
+    """The figures of that bench in its smallest form; None: it skipped itself, and has said why."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{name}.json"
+        command = [str(HERE / name), "--smoke", "--build", build, "--json", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 77:
+            print(done.stdout.strip())
+            return None
+        assert done.returncode == 0, done.stderr + done.stdout
+        return json.loads(path.read_text())["figures"]

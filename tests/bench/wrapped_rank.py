@@ -8,20 +8,34 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
+import torch
 import torch.distributed as dist
 
 WARM_UP = 4  # iterations of each turn that do not count
 
 
-class Training(Protocol):
-    """A model, its optimizer, and iterations of it, each of which returns its loss."""
+class Training:
+    """A model, its optimizer, and iterations of it. ``batch``: shape of the inputs, which each rank draws by itself;
+    ``size``: bytes of all parameters.
+    """
 
-    bytes: int  # of parameters
+    def __init__(self, model: torch.nn.Module, optimizer: Any, batch: tuple[int, int], size: int) -> None:
+        self.model = model
+        self.bytes = size
+        self.optimizer = optimizer
+        self.batch = batch
+        self.inputs = torch.Generator().manual_seed(dist.get_rank())
 
     def iterate(self) -> float:
-        """One iteration."""
+        """One iteration; returns its loss."""
+        x = torch.randn(self.batch, generator=self.inputs)
+        self.optimizer.zero_grad()
+        loss = (self.model(x) - x.sin()).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
 
 
 def parser(*sizes: str) -> argparse.ArgumentParser:
