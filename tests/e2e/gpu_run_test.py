@@ -19,7 +19,8 @@ from support.service import build_directory
 # In the order in which a card's answers are worth most.
 ORDER = (
     "contract of memory", "contract of the nvlink", "import of 2 GiB", "averages beside a copy",
-    "codecs beside a copy", "legacy memory", "a hang", "vanishes", "driver blocks", "post to completion", "with MPS", "torch's tensors", "expandable",
+    "codecs beside a copy", "legacy memory", "a hang", "vanishes", "driver blocks",
+    "post to completion", "with MPS", "torch's tensors", "expandable",
     "training, against DDP", "backend of torch", "backend, of expandable",
     "by NCCL", "by pinned",
     "torch, DDP", "torch, compiled", "torch, in parts", "profile recorder", "faults", "torch, split",
