@@ -158,7 +158,7 @@ void PeerDialer::Learn(const NodeFacts& facts) {
 }
 
 void PeerDialer::UseNextAddress() {
-  std::ranges::rotate(options_.addresses, options_.addresses.begin() + 1);
+  std::rotate(options_.addresses.begin(), options_.addresses.begin() + 1, options_.addresses.end());
 }
 
 void PeerDialer::OnUnreachable(const std::string& why) {
