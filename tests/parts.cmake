@@ -67,7 +67,7 @@ foreach(kind address thread)
              COMMAND ${headrace_part_launcher_${kind}} ${HEADRACE_PARTS}/part-${kind}/${program}
                      --gtest_brief=1 ${filter})
     # See tests/unit/transport for UCX's hooks.
-    set_tests_properties(${kind}.${program} PROPERTIES TIMEOUT 300
+    set_tests_properties(${kind}.${program} PROPERTIES TIMEOUT 600
       ENVIRONMENT "UCX_MEM_EVENTS=n;${headrace_part_environment_${kind}}")
   endforeach()
 endforeach()
@@ -78,5 +78,5 @@ foreach(name ${headrace_part_address_fuzz})
   add_test(NAME address.fuzz.${name}.fresh
            COMMAND ${follow} -max_total_time=${headrace_part_fresh_s})
   set_tests_properties(address.fuzz.${name} address.fuzz.${name}.fresh
-    PROPERTIES FIXTURES_REQUIRED fuzz_seeds TIMEOUT 300)
+    PROPERTIES FIXTURES_REQUIRED fuzz_seeds TIMEOUT 600)
 endforeach()

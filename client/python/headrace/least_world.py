@@ -1,13 +1,26 @@
-"""What a user is told of the least world of a job, once."""
+"""What the least world of a job means to a session, and what its user is told of it, once."""
 
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace.session import Session
+
+
+WITH_SHRINK_S = 30  # as HEADRACE_SHRINK has it
+
+
+def seconds_to_come_back(from_environment: int, given: float | None, least: int | None) -> int:
+    """For how long to wait for a service that went away: as given, else as the environment says. A job that may
+    shrink waits, too: where both are silent, as long as one of which the environment says that it may.
+    """
+    if given is not None:
+        return math.ceil(max(0.0, given))
+    return WITH_SHRINK_S if least and not from_environment else from_environment
 
 
 def warned_of_halves(session: Session) -> Session:

@@ -16,7 +16,7 @@ from headrace import dtypes, library, messages
 from headrace.arena import Arena, Range, Tensor
 from headrace.errors import Error, Unavailable
 from headrace.layout import Gradient, Layout
-from headrace.least_world import warned_of_halves
+from headrace.least_world import seconds_to_come_back, warned_of_halves
 from headrace.operation import Operation
 from headrace.pieces import Pieces
 from headrace.region import Foreign, device_number, stream_handle
@@ -533,8 +533,8 @@ def init(
     is configured.
 
     ``reconnect``: for how many seconds Session.reconnect, and what uses it, waits for a service that
-    went away; rounded up. None: HEADRACE_RECONNECT, or 0: off. ``shrink``: with how many ranks the job
-    may go on when others are lost meanwhile; None: HEADRACE_SHRINK, or 0: with all of them only.
+    went away; rounded up. None: HEADRACE_RECONNECT, or 30 with ``shrink``, or 0: off. ``shrink``: with
+    how many ranks the job may go on when others are lost meanwhile; None: HEADRACE_SHRINK, or 0: all.
 
     ``role``: "rank"; "join": a further rank of a running job, which joins between two iterations; "spare":
     a further rank that takes the place of a lost one; "rejoin": "join" where torchrun has started the process
@@ -563,8 +563,7 @@ def init(
     options.world_size = options.world_size if world_size is None else world_size
     if timeout is not None:
         options.timeout_ms = max(1, int(timeout * 1000))
-    if reconnect is not None:
-        options.reconnect_s = math.ceil(max(0.0, reconnect))
+    options.reconnect_s = seconds_to_come_back(options.reconnect_s, reconnect, shrink)
     options.shrink_min_world = options.shrink_min_world if shrink is None else shrink
     _set_slow(options, slow, slow_evict)
     if role is not None:

@@ -340,6 +340,14 @@ class WhenThingsGoWrong(unittest.TestCase):
                 headrace.init("on", 0, 1, service.socket) as session,
             ):
                 self.assertEqual(session.reconnect_seconds, 7)
+            # As with HEADRACE_SHRINK.
+            with headrace.init("shrinks", 0, 1, service.socket, shrink=1) as session:
+                self.assertEqual((session.reconnect_seconds, session.shrink_min_world), (30, 1))
+            with (
+                mock.patch.dict(os.environ, HEADRACE_RECONNECT="7"),
+                headrace.init("shrinks soon", 0, 1, service.socket, shrink=1) as session,
+            ):
+                self.assertEqual(session.reconnect_seconds, 7)
 
     def test_a_mismatch_names_both_sides_and_the_session_goes_on(self):
         def mismatch(session):
