@@ -345,7 +345,7 @@ class WhenThingsGoWrong(unittest.TestCase):
                 self.assertEqual((session.reconnect_seconds, session.shrink_min_world), (30, 1))
             with (
                 mock.patch.dict(os.environ, HEADRACE_RECONNECT="7"),
-                headrace.init("shrinks soon", 0, 1, service.socket, shrink=1) as session,
+                headrace.init("shrinks-soon", 0, 1, service.socket, shrink=1) as session,
             ):
                 self.assertEqual(session.reconnect_seconds, 7)
 
