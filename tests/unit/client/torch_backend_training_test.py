@@ -5,6 +5,7 @@ With two ranks a sum has no order, so the parameters must agree to the bit.
 
 import contextlib
 import os
+import threading
 import time
 import unittest
 
@@ -206,6 +207,24 @@ def with_scheduled(rank, how):
     return trained(model), counters["stats"]["unique_graphs"], reasons, waiting
 
 
+def with_a_static_graph(rank):
+    """In its first pass DDP waits for its all-reduces before backward has ended."""
+    ddp = DistributedDataParallel(network(), static_graph=True)
+    fit(ddp, rank)
+    return trained(ddp.module)
+
+
+def threads_of_ddp(rank):
+    """Of one with a small and of one with a large all-reduce."""
+    found = []
+    for width in (100, 600):
+        ddp = DistributedDataParallel(torch.nn.Linear(width, width))
+        for _ in range(3):
+            ddp(torch.ones(2, width)).sum().backward()
+        found.append(sum(each.name.startswith("headrace-") for each in threading.enumerate()))
+    return found
+
+
 def with_powersgd(rank):
     """Its hook waits for a future in the callback of another."""
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
@@ -297,6 +316,13 @@ class Training(ServiceCase):
     def test_with_fully_shard_gives_gloos_bits(self):
         (_, first), (_, second) = self.check_like_gloo(with_fully_shard)
         self.assertEqual(first, second)
+
+    def test_with_ddp_of_a_static_graph_gives_gloos_bits(self):
+        first, second = self.check_like_gloo(with_a_static_graph)
+        self.assertEqual(first, second)
+
+    def test_small_all_reduces_of_ddp_end_without_a_thread(self):
+        self.assertEqual(run_group(self.service, RANKS, threads_of_ddp), [[0, 1]] * RANKS)
 
     def test_powersgd_gives_gloos_bits(self):
         first, second = self.check_like_gloo(with_powersgd)

@@ -17,8 +17,6 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.autograd
-import torch.autograd.graph
 import torch.distributed as dist
 import torch.distributed.utils
 import torch.nn.parallel.distributed
@@ -29,14 +27,14 @@ from headrace.layout import Layout
 from headrace.operation import Operation
 from headrace.session import Session
 from headrace.torch import ddp_buckets, elements
+from headrace.torch.backward_end import AtEndOfBackward, is_in_backward
 from headrace.torch.ddp_buckets import Bucket
 from headrace.torch.jobs import node_of
 from headrace.torch.posting import Poster
 from headrace.torch.work import Completer, Work, seconds_left
 
-# Where DDP's reducer, which is C++, is called from: backward, and join() for a rank that has no more data.
-_BACKWARD = {torch.autograd.__file__, torch.autograd.graph.__file__}
-_REDUCER = {*_BACKWARD, torch.nn.parallel.distributed.__file__}
+# Where DDP's reducer, which is C++, is called from besides backward: join(), for a rank that has no more data.
+_JOIN = torch.nn.parallel.distributed.__file__
 _NEW_MODEL = torch.distributed.utils.__file__  # where a new DDP compares its parameters with other ranks'
 
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -139,7 +137,7 @@ class PlannedWork(Work):
         planned: PlannedDdp,
         gradient: PlannedGradient,
         result: Sequence[torch.Tensor],
-        completer: Completer | AtTheEnd,
+        completer: Completer | AtEndOfBackward,
     ) -> None:
         super().__init__([gradient], result, gradient.finish, completer)
         self._planned = planned
@@ -149,31 +147,6 @@ class PlannedWork(Work):
         if not self._settled:
             self._planned.depart()
         return super().wait(timeout)
-
-
-class AtTheEnd:
-    """Completes futures when backward has ended, in its thread: others would only take the processor from it. In the
-    place of a Completer; DDP waits for no future before that.
-    """
-
-    def __init__(self) -> None:
-        self._open: list[tuple[Work, torch.futures.Future]] = []
-
-    def complete(self, work: Work, started: torch.futures.Future) -> None:
-        """As Completer.complete, in run()."""
-        self._open.append((work, started))
-
-    def run(self) -> None:
-        """Waits for all of them."""
-        futures, self._open = self._open, []
-        for work, started in futures:
-            work.settle(None)
-            started.set_result(None)
-            work.let_go_of_future()
-
-    def forget(self) -> None:
-        """Backward was left by an exception: nobody waits for them."""
-        self._open = []
 
 
 class Step(enum.Enum):
@@ -201,7 +174,7 @@ class PlannedDdp:
         self._session = session
         self._agreement = Agreement(store, session)
         self._completer = Completer(f"headrace-{session.job}", threads_max=1)
-        self._at_the_end = AtTheEnd()
+        self._at_the_end = AtEndOfBackward(self._completer)
         self._lock = threading.RLock()
         self._step = Step.WATCHING
         self._models = 0
@@ -241,18 +214,18 @@ class PlannedDdp:
         """The work of an all-reduce that was called from that file, if it is a planned bucket; None: it is an
         operation.
         """
-        if self._step == Step.ENDED or caller not in _REDUCER:
+        if self._step == Step.ENDED or not (is_in_backward(caller) or caller == _JOIN):
             return None
         bucket = _bucket_of(tensors, op)
         if bucket is None:
             return None
         with self._lock:
-            if caller in _BACKWARD:
+            if is_in_backward(caller):
                 self._note_pass()
             if self._step == Step.PLANNED:
-                completer = self._at_the_end if caller in _BACKWARD else self._completer
+                completer = self._at_the_end if is_in_backward(caller) else self._completer
                 return self._post_planned(bucket, tensors, completer)
-            if caller in _BACKWARD:
+            if is_in_backward(caller):
                 self._filled.append(bucket)
                 if self._poster.is_shared(elements.flat(tensors[0])):
                     self._end()  # it is summed where it lies, without a copy
@@ -322,7 +295,7 @@ class PlannedDdp:
     # ---- From then on ----------------------------------------------------------------------------
 
     def _post_planned(
-        self, bucket: Bucket, tensors: Sequence[torch.Tensor], completer: Completer | AtTheEnd
+        self, bucket: Bucket, tensors: Sequence[torch.Tensor], completer: Completer | AtEndOfBackward
     ) -> Work | None:
         count = len(self._views)
         number = self._posted % count
@@ -344,7 +317,6 @@ class PlannedDdp:
         for work in self._works:  # DDP has waited for them, unless backward was left by an exception
             work.settle(None)
         self._works = []
-        self._at_the_end.forget()
         # Operations are matched in their order, gradients by their numbers: a rank that posts an operation in this
         # place ends this one, and hears of it.
         self._opening = self._session.barrier(async_op=True)
@@ -364,7 +336,6 @@ class PlannedDdp:
                 self._opening.wait()
                 self._layout.wait_all()  # as a forward pass that needs all at once, for the plan's times
                 self._layout.end_forward()
-        self._at_the_end.run()
 
 
 def _bucket_of(tensors: Sequence[torch.Tensor], op: Any) -> Bucket | None:

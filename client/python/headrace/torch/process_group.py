@@ -18,6 +18,7 @@ from headrace.operation import Operation
 from headrace.pieces import one_by_one
 from headrace.session import Session
 from headrace.torch import devices, elements
+from headrace.torch.backward_end import AtEndOfBackward, is_in_backward, is_small
 from headrace.torch.group_names import GroupNames
 from headrace.torch.jobs import attach
 from headrace.torch.kept_work import KeptWork
@@ -72,6 +73,7 @@ class ProcessGroup(Reconfigurable, GroupNames, dist.ProcessGroup):
     def _start(self, session: Session) -> None:
         self.poster = _posters[session] = Poster(session)
         self._completer = Completer(f"headrace-{session.job}")
+        self._at_the_end = AtEndOfBackward(self._completer)
         self._kept = KeptWork()
         self._ddp = None
         self._together: list[Work] | None = None
@@ -123,8 +125,8 @@ class ProcessGroup(Reconfigurable, GroupNames, dist.ProcessGroup):
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
         """Each tensor becomes the reduction over all ranks. A sparse one travels as a dense one."""
-        op = _op(opts)
-        if self._ddp and (planned := self._ddp.post(tensors, op, file_of_caller())):
+        op, caller = _op(opts), file_of_caller()
+        if self._ddp and (planned := self._ddp.post(tensors, op, caller)):
             return self._keep_collective(planned)
         dense = [t.to_dense() if t.is_sparse else t for t in tensors]
         arrays = [elements.to_reduce(tensor) for tensor in dense]
@@ -139,7 +141,7 @@ class ProcessGroup(Reconfigurable, GroupNames, dist.ProcessGroup):
                 if tensor.is_sparse:
                     elements.fill_sparse(tensor, result)
 
-        return self._work(operations, tensors, finish)
+        return self._work(operations, tensors, finish, at_the_end=is_in_backward(caller) and is_small(tensors))
 
     allreduce_coalesced = allreduce
 
@@ -490,12 +492,14 @@ class ProcessGroup(Reconfigurable, GroupNames, dist.ProcessGroup):
         result: Tensors,
         finish: Callable[[], None] | None,
         source: int | Callable[[], int] | None = None,  # of a receive; -1: of a send
+        at_the_end: bool = False,  # of backward its future is done
     ) -> Work:
         own_source = -1 if source is None else source
         if any(isinstance(each, StreamOperation) for each in operations):
             work: Work = StreamWork(operations, result, finish, own_source)
         else:
-            work = Work(operations, result, finish, self._completer, own_source)
+            completer = self._at_the_end if at_the_end else self._completer
+            work = Work(operations, result, finish, completer, own_source)
         if source is None:
             if self._ddp is not None:
                 self._ddp.note_operation(work)
