@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_ranks import main, run_group, start_group
 
 STEPS = 14
+PAUSE_S = 0.05
 PLANNED_FROM = 7  # the iteration, counted from 0, from which on buckets have been gradients for sure
 
 
@@ -232,6 +233,17 @@ def in_shared_memory(rank):
     return group._ddp.step.name
 
 
+def with_pauses(rank, service):
+    """What the plan has measured of a loop that computes and pauses between its backward passes."""
+    loop = Loop(True)
+    for step in range(STEPS):
+        loop.iterate(step)
+        time.sleep(PAUSE_S)
+    (job,) = service.ctl_json("plan", loop.buckets.layout.session.job)["jobs"]
+    dist.barrier(loop.group)
+    return job["plan"]["forward_ns"] / 1e9
+
+
 def steps_of_groups(rank):
     """What groups do that are told not to, whose all-reduces are encoded, or whose buckets are too few or large."""
     found = []
@@ -305,6 +317,10 @@ class PlannedDdp(ServiceCase):
 
     def test_buckets_in_shared_memory_stay_where_they_lie(self):
         self.assertEqual(run_group(self.service, 2, in_shared_memory), ["ENDED"] * 2)
+
+    def test_what_the_loop_does_between_backward_passes_hides_nothing(self):
+        for seconds in run_group(self.service, 2, with_pauses, self.service):
+            self.assertGreater(seconds, PAUSE_S)
 
     def test_groups_that_gain_nothing_or_may_not_are_left_alone(self):
         self.assertEqual(

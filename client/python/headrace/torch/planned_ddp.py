@@ -334,8 +334,9 @@ class PlannedDdp:
         if is_planned:
             with contextlib.suppress(Error):  # which the works say, too
                 self._opening.wait()
-                self._layout.wait_all()  # as a forward pass that needs all at once, for the plan's times
-                self._layout.end_forward()
+                # As a forward pass that needs all at once and lasts until the next backward pass: for the plan's times,
+                # what the loop does meanwhile hides nothing.
+                self._layout.wait_all()
 
 
 def _bucket_of(tensors: Sequence[torch.Tensor], op: Any) -> Bucket | None:
