@@ -79,6 +79,7 @@ def _run_ranks(
                     RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_RANK=str(rank // nodes),
                     LOCAL_WORLD_SIZE=str(RANKS // nodes), MASTER_ADDR=cluster[0].address, MASTER_PORT=str(PORT),
                     GLOO_SOCKET_IFNAME="eth0" if nodes > 1 else "lo",
+                    OMP_NUM_THREADS="1",  # as torchrun has it, for all libraries: OpenBLAS's threads would spin
                     HEADRACE_LIBRARY=str(arguments.build / "libheadrace.so"),
                     HEADRACE_SOCKET=services[rank % nodes].socket,
                 ),
