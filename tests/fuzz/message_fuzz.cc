@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ipc/base/check.h"
+#include "ipc/base/matrix.h"
 #include "tests/fuzz/message_act.h"
 #include "tests/unit/transport/exchange_fleet.h"
 #include "transport/codec/codec.h"
@@ -24,8 +25,10 @@ using namespace headrace::transport;  // NOLINT
 
 constexpr std::size_t kActsMax = 128;
 constexpr std::size_t kStepsMax = 64;  // of one act
-constexpr std::size_t kPostsMax = 8;
+constexpr std::size_t kPostsMax = 10;
 constexpr std::uint64_t kCount = 100;
+constexpr std::uint64_t kRows = 64;  // and columns, of what crosses as two factors
+constexpr std::uint8_t kRank = 1;
 constexpr std::uint32_t kDataCount = 2;
 constexpr std::size_t kPieceSize = 4096;
 constexpr std::uint64_t kFirstWireId = 1000;  // of a Fleet's nodes
@@ -81,28 +84,40 @@ class Trial {
   static DType TypeAt(std::uint64_t position) {
     return IsEncoded(position) ? DType::kFloat32 : DType::kInt32;
   }
-  Codec CodecAt(std::uint64_t position) {
+  static Codec CodecAt(std::uint64_t position) {
     if (!IsEncoded(position)) return Codec::kNone;
-    constexpr Codec::Kind kTurns[] = {Codec::kInt8, Codec::kLossless, Codec::kTopK,
-                                      Codec::kRandomK};
+    constexpr Codec kTurns[] = {
+        Codec::kInt8, {Codec::kPowerSgd, kRank}, Codec::kLossless, Codec::kTopK, Codec::kRandomK};
     return kTurns[position / 2 % std::size(kTurns)];
+  }
+  static bool IsFactored(std::uint64_t position) {
+    return CodecAt(position).kind == Codec::kPowerSgd;
+  }
+  static std::uint64_t CountAt(std::uint64_t position) {
+    return IsFactored(position) ? kRows * kRows : kCount;
+  }
+  std::byte* MakeMemory(std::uint64_t count) {
+    memory_.push_back(std::make_unique<std::vector<std::int32_t>>(count));
+    return reinterpret_cast<std::byte*>(memory_.back()->data());
   }
 
   Transfer TransferAt(std::uint64_t position, std::uint32_t node) {
-    memory_.push_back(std::make_unique<std::array<std::int32_t, kCount>>());
     Transfer transfer{.token = position,
                       .kind = Collective::kAllReduce,
                       .dtype = TypeAt(position),
-                      .count = kCount,
+                      .count = CountAt(position),
                       .group = 1,
                       .position = position,
                       .members_count = kDataCount,
                       .codec = CodecAt(position)};
-    transfer.members[node] = reinterpret_cast<std::byte*>(memory_.back()->data());
+    transfer.members[node] = MakeMemory(transfer.count);
     if (!IsEncoded(position)) return transfer;
-    memory_.push_back(std::make_unique<std::array<std::int32_t, kCount>>());
-    transfer.residual = reinterpret_cast<std::byte*>(memory_.back()->data());
+    transfer.residual = MakeMemory(transfer.count);
     transfer.place = 1;
+    if (!IsFactored(position)) return transfer;
+    transfer.rows = kRows;
+    transfer.factors = MakeMemory(FactorMemoryCount(transfer.codec, kRows, transfer.count));
+    transfer.right_factor = MakeMemory(kRank * kRows);
     return transfer;
   }
 
@@ -125,13 +140,15 @@ class Trial {
       header.piece = 0;
     }
     if ((act.honest & MessageAct::kShape) != 0) {
-      header.count = kCount;
+      header.count = CountAt(header.position);
       header.kind = static_cast<std::uint8_t>(Collective::kAllReduce);
       header.dtype = static_cast<std::uint8_t>(TypeAt(header.position));
       header.codec = CodecAt(header.position).kind;
       header.codec_parameter = CodecAt(header.position).parameter;
-      header.rows = 0;
-      header.place = IsEncoded(header.position) && fleet_.nodes_count() > kDataCount ? 1 : 0;
+      const bool factored = IsFactored(header.position);
+      const bool served = fleet_.nodes_count() > kDataCount;
+      header.rows = factored ? kRows : 0;
+      header.place = IsEncoded(header.position) && !factored && served ? 1 : 0;
       header.reduction = static_cast<std::uint8_t>(Reduction::kSum);
       header.root = 0;
       header.divisor = 0;
@@ -139,8 +156,11 @@ class Trial {
     if ((act.honest & MessageAct::kSender) != 0) header.sender = 1;
     const Codec codec = CodecAt(header.position);
     const bool to_server = header.sender == 1 && fleet_.nodes_count() > kDataCount;
-    const std::size_t tail_size = to_server && codec != Codec::kNone ? kTailSizeMin : 0;
-    const std::size_t honest_size = EncodedSize(codec, kCount) + tail_size;
+    const bool has_tail = to_server && codec != Codec::kNone && !IsFactored(header.position);
+    // Either factor is one piece.
+    const std::size_t honest_size =
+        IsFactored(header.position) ? kRank * kRows * sizeof(float)
+                                    : EncodedSize(codec, kCount) + (has_tail ? kTailSizeMin : 0);
     const std::size_t size = (act.honest & MessageAct::kSize) != 0 ? honest_size : act.size % 8192;
     const std::uint32_t target = header.sender == 1 ? fleet_.nodes_count() - 1 : 0;
     const std::uint32_t to = fleet_.nodes_count() == kDataCount ? 0 : target;
@@ -165,7 +185,7 @@ class Trial {
   }
 
   std::uint32_t rails_count_;
-  std::vector<std::unique_ptr<std::array<std::int32_t, kCount>>> memory_;  // outlives the fleet
+  std::vector<std::unique_ptr<std::vector<std::int32_t>>> memory_;  // outlives the fleet
   Fleet fleet_;
   std::array<std::size_t, kDataCount> posted_{};
 };

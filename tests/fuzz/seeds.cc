@@ -355,6 +355,15 @@ void WritePeerMessages() {
   Write("peer/hello", BytesOf(hello));
 }
 
+void WriteActs(int choice, const std::string& name,
+               const std::vector<transport::MessageAct>& acts) {
+  std::string script(1, static_cast<char>(choice));
+  for (const transport::MessageAct& act : acts) {
+    script.append(reinterpret_cast<const char*>(&act), sizeof act);
+  }
+  Write(name, script);
+}
+
 // Between nodes: both post, the other's message comes, and one more that was never asked for.
 void WriteNodesMessages() {
   using transport::MessageAct;
@@ -383,12 +392,19 @@ void WriteNodesMessages() {
       by_rail(MessageAct::kControl, {.position = 1, .operation_count = 1, .kind = 2});
       by_rail(MessageAct::kControl, {.position = 1, .operation_count = 3, .kind = 2});
     }
-    std::string script(1, static_cast<char>(choice));
-    for (const MessageAct& act : acts) {
-      script.append(reinterpret_cast<const char*>(&act), sizeof act);
-    }
     const std::string rails = choice >= 2 ? "_by_rails" : "";
-    Write((choice % 2 == 0 ? "message/alone" : "message/with_server") + rails, script);
+    WriteActs(choice, (choice % 2 == 0 ? "message/alone" : "message/with_server") + rails, acts);
+  }
+  // The second transfer crosses as two factors: both of the other node's come, and one again.
+  MessageAct left = inject;
+  left.header.position = 1;
+  MessageAct right = left;
+  right.honest &= static_cast<std::uint8_t>(~MessageAct::kPosition);
+  right.header.position = 2;
+  right.header.piece = 1;
+  for (const int choice : {0, 1}) {
+    WriteActs(choice, choice == 0 ? "message/factors" : "message/factors_with_server",
+              {post, post_b, step, step, post, left, right, step, post_b, step, right, left, step});
   }
 }
 
