@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "ipc/base/codec_cost.h"
@@ -36,6 +37,12 @@ constexpr bool HasFactors(const Codec& codec, std::uint64_t rows, std::uint64_t 
 constexpr std::uint64_t FactorMemoryCount(const Codec& codec, std::uint64_t rows,
                                           std::uint64_t count) {
   return FactorsCount(codec, rows, count) + codec.parameter * (count / rows);
+}
+
+// Over which of the rails between nodes a gradient's factors go, by how many gradients before it in
+// forward order are matrices.
+constexpr std::size_t RailOfMatrix(std::size_t number, std::size_t rails_count) {
+  return number % rails_count;
 }
 
 // The elements of room for a matrix's right factor, where its codec has at most that rank. A matrix

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "ipc/base/check.h"
@@ -17,7 +18,13 @@ struct CodecBytes {
   Codec codec;
   std::uint64_t bytes = 0;
   double factor_bytes = 0;  // of a matrix that crosses as factors
+  std::size_t matrix = 0;   // its number among the matrices of the workload
 };
+
+std::size_t MatrixNumber(const Workload& work, std::uint32_t tensor) {
+  const auto before = std::span(work.rows).first(std::min<std::size_t>(tensor, work.rows.size()));
+  return before.size() - static_cast<std::size_t>(std::ranges::count(before, 0U));
+}
 
 // The ranges by codec, in the order in which codecs come first. Each matrix is one by itself.
 std::vector<CodecBytes> BytesByCodec(const Workload& work, std::span<const TensorRange> ranges) {
@@ -27,7 +34,10 @@ std::vector<CodecBytes> BytesByCodec(const Workload& work, std::span<const Tenso
     const auto found = std::ranges::find(sums, codec, &CodecBytes::codec);
     if (found == sums.end() || IsFactored(codec)) {
       const double share = SentShare(work, range.tensor, codec);
-      sums.push_back({codec, range.bytes, share * static_cast<double>(range.bytes)});
+      sums.push_back({.codec = codec,
+                      .bytes = range.bytes,
+                      .factor_bytes = share * static_cast<double>(range.bytes),
+                      .matrix = IsFactored(codec) ? MatrixNumber(work, range.tensor) : 0});
     } else {
       found->bytes += range.bytes;
     }
@@ -35,10 +45,11 @@ std::vector<CodecBytes> BytesByCodec(const Workload& work, std::span<const Tenso
   return sums;
 }
 
-// What the first rail spends on a matrix.
+// What its rail spends on a matrix.
 double FactoredSeconds(const Stage& stage, const CodedLines& coded, const CodecBytes& matrix) {
-  return coded.lines[0].Seconds(matrix.bytes) +
-         stage.rails[0].line.pieces.back().s_per_byte * matrix.factor_bytes;
+  const std::size_t rail = RailOfMatrix(matrix.matrix, stage.rails.size());
+  return coded.lines[rail].Seconds(matrix.bytes) +
+         stage.rails[rail].line.pieces.back().s_per_byte * matrix.factor_bytes;
 }
 
 bool IsCoded(const Stage& stage, const Workload& work) {
@@ -126,7 +137,8 @@ std::vector<double> RailSeconds(const Stage& stage, const Workload& work,
     const bool encoded = transfer.bytes >= kEncodedBytesMin;
     const CodedLines* const coded = encoded ? FindCoded(stage, transfer.codec) : nullptr;
     if (coded != nullptr && IsFactored(transfer.codec)) {
-      seconds[0] = std::max(seconds[0], 0.0) + FactoredSeconds(stage, *coded, transfer);
+      double& rail = seconds[RailOfMatrix(transfer.matrix, seconds.size())];
+      rail = std::max(rail, 0.0) + FactoredSeconds(stage, *coded, transfer);
     } else {
       add(InCodec(stage, coded), transfer.bytes);
     }

@@ -6,8 +6,8 @@
 // the processor for all its bytes, and the quicker of both for one piece.
 //
 // A matrix that crosses as two factors (powersgd) is a transfer of its own, never cut, and goes
-// over the first rail only. It takes its work, two startups, and the wire for the bytes of both
-// factors.
+// over one rail. Matrices take rails in turn. It takes its work, two startups, and the wire for the
+// bytes of both factors.
 #pragma once
 
 #include <span>

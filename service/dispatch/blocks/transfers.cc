@@ -1,5 +1,6 @@
 #include "service/dispatch/blocks/transfers.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "ipc/base/check.h"
@@ -431,8 +432,11 @@ std::uint32_t SharesOf(const Job& job, const Operation& operation, const Block& 
   const std::size_t element_size = SizeOf(operation.spec.dtype);
   if (job.CodecOf(operation).kind == Codec::kPowerSgd) {
     // A matrix is not taken apart.
-    shares[0] = block.range;
-    return 1;
+    const std::size_t rail =
+        RailOfMatrix(operation.wire().matrix, std::max<std::size_t>(1, job.nodes()->costs.size()));
+    for (std::size_t other = 0; other < rail; ++other) shares[other] = {block.range.begin, 0};
+    shares[rail] = block.range;
+    return static_cast<std::uint32_t>(rail + 1);
   }
   if (!block.from_gpus) return ShareOut(block.range, element_size, job.nodes()->costs, shares);
   return ShareEvenly(block.range, element_size, job.nodes()->nccl_lanes,

@@ -1,6 +1,7 @@
 #include "service/dispatch/job/wire_plan.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "ipc/base/check.h"
@@ -19,6 +20,7 @@ struct WireType {
   Codec codec = Codec::kNone;
   std::uint32_t matrix = 0;  // the tensor that crosses as two factors, alone
   std::uint64_t rows = 0;    // and its rows
+  std::size_t number = 0;    // among the layout's matrices
 
   friend bool operator==(const WireType&, const WireType&) = default;
 };
@@ -30,7 +32,13 @@ WireType TypeOf(const plan::Plan& plan, const Layout& layout, const plan::Tensor
   if (codec.kind != Codec::kPowerSgd) return {.dtype = tensor.dtype, .codec = codec};
   const bool is_whole = range.offset_bytes == 0 && range.bytes >= tensor.Bytes();
   if (!is_whole || !tensor.Fits(codec)) return {.dtype = tensor.dtype};
-  return {.dtype = tensor.dtype, .codec = codec, .matrix = range.tensor, .rows = tensor.rows};
+  const auto before = std::span(layout.tensors).first(range.tensor);
+  const auto is_matrix = [](const LayoutTensor& each) { return each.rows != 0; };
+  return {.dtype = tensor.dtype,
+          .codec = codec,
+          .matrix = range.tensor,
+          .rows = tensor.rows,
+          .number = static_cast<std::size_t>(std::ranges::count_if(before, is_matrix))};
 }
 
 // The types of a block's gradients, in the order in which they come first.
@@ -111,6 +119,7 @@ WirePlan MakeWirePlan(std::shared_ptr<const plan::Plan> plan, std::uint64_t hash
                             .dtype = type.dtype,
                             .codec = type.codec,
                             .rows = type.rows,
+                            .matrix = type.number,
                             .runs = {},
                             .tensors = {}};
       AppendPieces(wire.blocks, empty, PiecesOf(*wire.plan, block, layout, type), runs_max);

@@ -21,6 +21,7 @@ struct WireBlock {
   Codec codec = Codec::kNone;                // likewise, between nodes
   std::uint64_t count = 0;                   // elements
   std::uint64_t rows = 0;                    // of the matrix that crosses as two factors
+  std::size_t matrix = 0;                    // its number among the layout's matrices
   std::vector<transport::Run> runs;          // behind the layout's lowest tensor, growing
   std::vector<std::uint32_t> tensors;        // that it holds something of, growing
 

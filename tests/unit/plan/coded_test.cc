@@ -104,14 +104,18 @@ TEST(BlockSeconds, EachMatrixIsATransferByItselfWithTheBytesOfItsFactors) {
   EXPECT_DOUBLE_EQ(SentShare(work, 0, Codec::kPowerSgd), 4.0 * 1100 / 100'000);
   EXPECT_EQ(SentShare(work, 2, Codec::kPowerSgd), 1);
   EXPECT_EQ(SentShare(work, 0, Codec::kInt8), 1);
-  // Over several rails it takes the first.
+  // Over several rails they take turns.
   stage.rails.push_back({1, {{line}}});
   for (CodedLines& coded : stage.coded) coded.lines.push_back(coded.lines.front());
   work.codecs[2] = Codec::kNone;
   const std::vector<double> alone =
       RailSeconds(stage, work, std::span(draft.ranges).first(2), 560'000);
-  EXPECT_NEAR(alone[0], 4 * 1e-4 + 5e-10 * 560'000 + 8e-9 * factors, 1e-12);
-  EXPECT_LT(alone[1], 0);
+  EXPECT_NEAR(alone[0], 2 * 1e-4 + 5e-10 * 400'000 + 8e-9 * 4 * 4 * 1100, 1e-12);
+  EXPECT_NEAR(alone[1], 2 * 1e-4 + 5e-10 * 160'000 + 8e-9 * 4 * 4 * 400, 1e-12);
+  const std::vector<double> second =
+      RailSeconds(stage, work, std::span(draft.ranges).subspan(1, 1), 160'000);
+  EXPECT_LT(second[0], 0);
+  EXPECT_EQ(second[1], alone[1]);
 }
 
 TEST(CodedPlans, KeepMatricesThatCrossAsFactorsWhole) {

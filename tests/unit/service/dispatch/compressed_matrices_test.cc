@@ -54,6 +54,12 @@ TEST(CompressedMatrices, MatricesCrossAsFactorsAndNothingIsLost) {
       }
     }
     EXPECT_GT(worst, 1e-3) << "something was left out";
+    // Of several rails each of the two matrices takes another, whole.
+    const std::uint64_t factors = 3 * (kRows + kLarge / kRows) * sizeof(float);
+    for (std::uint32_t rail = 0; rail < rails; ++rail) {
+      const std::uint64_t sent = fleet.cluster.exchange(0, rail).counters().bytes_sent;
+      EXPECT_EQ(sent > kIterations * factors, rail < 2) << sent << " over rail " << rail;
+    }
     // What is left over comes with the first sum that is exact.
     fleet.AdoptPlan(Codec::kNone, 3, kIterations + 1);
     const std::vector<float> last = fleet.Iterate();

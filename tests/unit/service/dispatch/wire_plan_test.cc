@@ -80,6 +80,7 @@ TEST(WirePlan, AMatrixThatCrossesAsFactorsIsAloneAndWhole) {
   for (std::size_t block : {0U, 1U}) {
     EXPECT_EQ(wire.blocks[block].codec, Codec(Codec::kPowerSgd));
     EXPECT_EQ(wire.blocks[block].rows, 64U);
+    EXPECT_EQ(wire.blocks[block].matrix, block);
     EXPECT_THAT(wire.blocks[block].runs, ElementsAre(MemoryRun{block * kCount * 4, kCount}));
     EXPECT_THAT(wire.blocks[block].tensors, ElementsAre(block));
   }
