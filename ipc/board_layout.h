@@ -14,7 +14,7 @@
 namespace headrace::ipc {
 
 inline constexpr std::uint64_t kBoardMagic = 0x3144524f42445248;  // "HRDBORD1"
-inline constexpr std::uint32_t kBoardVersion = 15;
+inline constexpr std::uint32_t kBoardVersion = 16;
 inline constexpr std::int64_t kTimeUnknown = -1;  // in rows whose field says that it may be
 
 inline constexpr std::size_t kJobRowsMax = 64;
@@ -151,6 +151,7 @@ struct JobRow {
   std::uint32_t spares_waiting;   // and that wait for a lost rank's place
   std::uint32_t evictions;        // ranks that were evicted while this service ran
   std::uint32_t reserved0;
+  std::uint64_t encoded_gpu_bytes;  // of encoded_bytes: that GPUs encoded
   char name[64];
   char failure[256];  // why state is kFailed, what keeps its nodes from beginning, or who is slow
 };
@@ -368,7 +369,7 @@ struct FlightRow {
   std::uint8_t stages_count;  // may be more than there are rows of stages
   std::uint32_t tensors;
   std::uint16_t codec;  // in which it crossed between nodes: kind, and the parameter 8 bits higher
-  std::uint16_t reserved0;
+  std::uint16_t coded_on;  // by which processor: 0: the host; else one more than the GPU
   // What its encoded messages to other nodes took; 0 where it crossed as it is.
   std::uint64_t sent_bytes;
   std::uint32_t encode_us;

@@ -42,6 +42,7 @@
 #include "transport/probe/codec_probe.h"
 #include "transport/shm/shm_transport.h"
 #ifdef HEADRACE_HAVE_UCX
+#include "transport/nvlink/gpu_codec_probe.h"
 #include "transport/ucx/names.h"
 #endif
 
@@ -128,7 +129,7 @@ struct Daemon::Parts {
     if (config.interleave) dispatch.Interleave();
     dispatch.LimitPosts(config.operations_per_uid);
     dispatch.Verify(static_cast<std::uint32_t>(config.verify));
-    if (crosses_nodes) dispatch.SetCodecCosts(transport::MeasureCodecs());
+    if (crosses_nodes) dispatch.SetCodecCosts(transport::MeasureCodecs(), MeasureGpuCodecs());
   }
 
   void LogRefusedReleases() const {
@@ -173,13 +174,28 @@ struct Daemon::Parts {
                        .credit_bytes = config.network_credit_bytes,
                        .inbox = &added.lane.inbox(),
                        .place = LanePlace::kBetweenNodes,
-                       .measures_flow = network.capabilities().measures_flow});
+                       .measures_flow = network.capabilities().measures_flow,
+                       .device_codecs = network.capabilities().device_codecs});
     }
     if (gpus.gpus == nullptr || node_lanes.empty()) return;
     log->info("{}", nccl_lanes == 0 ? node_lanes.front()->rail.wire->GpuPath()
                                     : fmt::format("GPU memory goes to other nodes {}",
                                                   DescribeGpuNetwork(nccl_lanes)));
+    if (node_lanes.front()->rail.gpu_codec != nullptr)
+      log->info("GPUs compress what they have for other nodes (gpu_codecs = on)");
 #endif
+  }
+
+  // Before the lanes' threads are there; empty: GPUs encode nothing.
+  std::vector<CodecCost> MeasureGpuCodecs() const {
+#ifdef HEADRACE_HAVE_UCX
+    if (node_lanes.empty() || node_lanes.front()->rail.gpu_codec == nullptr) return {};
+    auto costs = transport::MeasureGpuCodecs(*gpus.gpus, *node_lanes.front()->rail.gpu_codec);
+    if (costs) return std::move(costs).value();
+    log->warn("codecs could not be measured on GPU 0, and count as on the host: {}",
+              costs.error().text());
+#endif
+    return {};
   }
 
   // Whoever can connect takes the service for one that has started, so clients come last.

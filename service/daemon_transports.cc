@@ -10,6 +10,7 @@
 #include "service/daemon_options.h"
 #include "service/dispatch/job/block.h"
 #include "transport/nccl/nccl_transport.h"
+#include "transport/nvlink/gpu_codec.h"
 #include "transport/nvlink/nvlink_transport.h"
 #ifdef HEADRACE_HAVE_UCX
 #include "transport/ucx/devices.h"
@@ -95,10 +96,23 @@ Result<GpuSet> FindGpus(const Config& config, spdlog::logger& log) {
 }
 
 #ifdef HEADRACE_HAVE_UCX
+// What encodes on GPUs, for one lane; null: the host does.
+std::shared_ptr<transport::DeviceCodec> OpenGpuCodec(const Config& config, const GpuSet& gpus,
+                                                     spdlog::logger& log) {
+  const bool wanted =
+      config.gpu_network == GpuNetwork::kStaged && config.gpu_codecs == GpuCodecs::kOn;
+  if (gpus.gpus == nullptr || !wanted) return nullptr;
+  auto codec = transport::GpuCodec::Open(*gpus.gpus, static_cast<std::uint32_t>(config.gpu_ctas));
+  if (codec) return std::shared_ptr<transport::DeviceCodec>(std::move(codec).value());
+  log.warn("what GPUs have for other nodes is compressed on the host: {}", codec.error().text());
+  return nullptr;
+}
+
 // `devices`: the lane's own, then those that stand in for it.
 Result<Rail> OpenRail(const Config& config, std::size_t index,
                       const std::vector<std::string>& devices,
-                      const std::shared_ptr<transport::ServedResiduals>& residuals) {
+                      const std::shared_ptr<transport::ServedResiduals>& residuals,
+                      std::shared_ptr<transport::DeviceCodec> gpu_codec) {
   Rail rail;
   rail.name = fmt::format("ucx{}", index);
   transport::UcxOptions options;
@@ -115,8 +129,10 @@ Result<Rail> OpenRail(const Config& config, std::size_t index,
       return status.error().Within(fmt::format("listen to lane {}", rail.name));
     }
   }
-  rail.exchange = std::make_unique<transport::Exchange>(rail.wire->wire(),
-                                                        rail.wire->OptionsOf(rail.name), residuals);
+  rail.gpu_codec = std::move(gpu_codec);
+  transport::ExchangeOptions exchange = rail.wire->OptionsOf(rail.name);
+  exchange.device_codec = rail.gpu_codec;
+  rail.exchange = std::make_unique<transport::Exchange>(rail.wire->wire(), exchange, residuals);
   return rail;
 }
 
@@ -162,7 +178,7 @@ std::string DevicesOfNode(const Config& config) {
 }
 
 // One for each device, and for GPUs beyond that, with lanes of their own, again over the same ones.
-Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& gpus) {
+Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& gpus, spdlog::logger& log) {
   std::vector<Rail> rails;
   if (!SpansNodes(config)) return rails;
   transport::RestoreSignalHandlers();
@@ -174,7 +190,9 @@ Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& gpus) {
   const auto residuals =
       std::make_shared<transport::ServedResiduals>(ServedResidualsMax(config, FindOwnMemory()));
   for (std::size_t i = 0; i < std::max(devices->size(), *nccl_lanes); ++i) {
-    Result<Rail> rail = OpenRail(config, i, RailsOfLane(*devices, i), residuals);
+    const bool codes = i == 0 || rails.front().gpu_codec != nullptr;
+    Result<Rail> rail = OpenRail(config, i, RailsOfLane(*devices, i), residuals,
+                                 codes ? OpenGpuCodec(config, gpus, log) : nullptr);
     if (!rail) return rail.error();
     if (i < *nccl_lanes) {
       if (Status opened = OpenNccl(config, *gpus.gpus, i, *rail); !opened) return opened.error();
@@ -185,7 +203,8 @@ Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& gpus) {
 }
 
 #else
-Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& /*gpus*/) {
+Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& /*gpus*/,
+                                    spdlog::logger& /*log*/) {
   if (!SpansNodes(config)) return std::vector<Rail>{};
   return Error(Code::kUnavailable,
                "node_address or role asks for other nodes, and this headraced was built without "
@@ -198,7 +217,7 @@ Result<std::vector<Rail>> OpenRails(const Config& config, const GpuSet& /*gpus*/
 Result<Transports> OpenTransports(const Config& config, spdlog::logger& log) {
   Result<GpuSet> gpus = FindGpus(config, log);
   if (!gpus) return gpus.error();
-  Result<std::vector<Rail>> rails = OpenRails(config, *gpus);
+  Result<std::vector<Rail>> rails = OpenRails(config, *gpus, log);
   if (!rails) return rails.error();
   return Transports{.gpus = std::move(gpus).value(), .rails = std::move(rails).value()};
 }

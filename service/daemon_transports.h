@@ -17,6 +17,7 @@
 #include "service/lane/lane.h"
 #include "transport/memory/gpus.h"
 #ifdef HEADRACE_HAVE_UCX
+#include "transport/exchange/device_codec.h"
 #include "transport/exchange/exchange.h"
 #include "transport/nccl/nccl_network.h"
 #include "transport/ucx/ucx_rails.h"
@@ -45,11 +46,13 @@ struct GpuLane {
 
 #ifdef HEADRACE_HAVE_UCX
 // What a lane between nodes is built on, in build order: a thread's sleeper, the wire, what sums
-// over it, and, where the lane is a GPU's own, NCCL in front of that.
+// over it, with codecs on GPUs where there are some, and, where the lane is a GPU's own, NCCL in
+// front of that.
 struct Rail {
   std::string name;
   std::unique_ptr<Sleeper> sleeper;
   std::unique_ptr<transport::UcxRails> wire;
+  std::shared_ptr<transport::DeviceCodec> gpu_codec;  // null: none; also the exchange's
   std::unique_ptr<transport::Exchange> exchange;
   std::unique_ptr<transport::NcclNetwork> nccl;  // null: no GPU's
 

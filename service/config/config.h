@@ -29,6 +29,8 @@ enum class GpuMulticast : std::uint8_t { kOn, kOff };
 inline constexpr std::array<std::string_view, 2> kGpuMulticastNames = {"on", "off"};
 enum class GpuNetwork : std::uint8_t { kStaged, kNccl };
 inline constexpr std::array<std::string_view, 2> kGpuNetworkNames = {"staged", "nccl"};
+enum class GpuCodecs : std::uint8_t { kOn, kOff };
+inline constexpr std::array<std::string_view, 2> kGpuCodecsNames = {"on", "off"};
 enum class Role : std::uint8_t { kNode, kServer };
 inline constexpr std::array<std::string_view, 2> kRoleNames = {"node", "server"};
 enum class NetworkAlgorithm : std::uint8_t {
@@ -76,6 +78,8 @@ struct Config {
   std::string nccl_library;  // with gpu_lane or gpu_network = nccl; empty: libnccl.so.2
   // How GPUs' memory goes to other nodes: through the host's, or by NCCL.
   GpuNetwork gpu_network = GpuNetwork::kStaged;
+  // With gpu_network = staged: whether GPUs encode and decode what they have for other nodes.
+  GpuCodecs gpu_codecs = GpuCodecs::kOn;
   std::uint64_t gpu_ctas = 16;  // of a GPU that one sum or move may take, in blocks of threads
 
   // What one uid may have at a time; 0: no limit. kQuotaAuto leaves root and the service's own user

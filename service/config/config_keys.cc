@@ -91,6 +91,9 @@ constexpr std::array kKeys = {
         "gpu_network", Kind::kChoice, ChoiceOf<&Config::gpu_network>(kGpuNetworkNames), 0, 0,
         "way of GPU memory to other nodes; staged: through pinned host memory; nccl: from each "
         "GPU by NCCL"},
+    ConfigKey{"gpu_codecs", Kind::kChoice, ChoiceOf<&Config::gpu_codecs>(kGpuCodecsNames), 0, 0,
+              "with gpu_network = staged: on: a GPU compresses its memory for other nodes itself; "
+              "off: the host does"},
     ConfigKey{"gpu_ctas", Kind::kInteger, &Config::gpu_ctas, 1, 1024,
               "CUDA thread blocks that one sum or copy may use on a GPU"},
     ConfigKey{

@@ -83,9 +83,9 @@ void Dispatch::LimitPosts(std::uint64_t per_uid) {
   parts_->intake.LimitPosts(per_uid);
 }
 
-void Dispatch::SetCodecCosts(std::vector<CodecCost> costs) {
+void Dispatch::SetCodecCosts(std::vector<CodecCost> costs, std::span<const CodecCost> of_gpus) {
   HR_CHECK(parts_ != nullptr);
-  parts_->flow.lanes().SetCodecCosts(std::move(costs));
+  parts_->flow.lanes().SetCodecCosts(std::move(costs), of_gpus);
 }
 
 void Dispatch::Verify(std::uint32_t every) {

@@ -45,8 +45,8 @@ class Dispatch final : public Actor {
 
   // Operations and gradients that one uid may have open; 0: any number.
   void LimitPosts(std::uint64_t per_uid);
-  // What codecs cost on this machine.
-  void SetCodecCosts(std::vector<CodecCost> costs);
+  // What codecs cost on this machine, and those that GPUs have on them.
+  void SetCodecCosts(std::vector<CodecCost> costs, std::span<const CodecCost> of_gpus = {});
   // For jobs with all ranks on this node; see JobNodes::verify.
   void Verify(std::uint32_t every);
 

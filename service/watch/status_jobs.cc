@@ -79,6 +79,7 @@ Json JobsJson(const ipc::BoardReading& reading) {
                     {"sends_waiting", row.sends_waiting},
                     {"encoded_bytes", row.encoded_bytes},
                     {"encoded_sent_bytes", row.encoded_sent_bytes},
+                    {"encoded_gpu_bytes", row.encoded_gpu_bytes},
                     {"encode_s", JsonSeconds(row.encode_ns)},
                     {"decode_s", JsonSeconds(row.decode_ns)},
                     {"residual_millionths", row.residual_millionths},

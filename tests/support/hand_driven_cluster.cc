@@ -21,7 +21,7 @@ HandDrivenCluster::HandDrivenCluster(const ClusterSpec& spec)
     : spec_(spec), network_(spec.network) {
   addresses_.resize(spec.nodes_count);
   for (std::uint32_t i = 0; i < spec.nodes_count; ++i) {
-    nodes_.push_back(MakeNode(NameOf(i), addresses_[i]));
+    nodes_.push_back(MakeNode(i, NameOf(i)));
   }
   network_.AdvanceTo(nodes_.front()->node->now);
 }
@@ -36,8 +36,9 @@ transport::Wire& HandDrivenCluster::MakeWire(Node& node, std::uint32_t rail) {
   return *node.wires.back();
 }
 
-std::unique_ptr<HandDrivenCluster::Node> HandDrivenCluster::MakeNode(
-    const std::string& wire_name, std::vector<std::string>& addresses) {
+std::unique_ptr<HandDrivenCluster::Node> HandDrivenCluster::MakeNode(std::size_t index,
+                                                                     const std::string& wire_name) {
+  std::vector<std::string>& addresses = addresses_[index];
   auto node = std::make_unique<Node>();
   node->wire_name = wire_name;
   addresses.clear();
@@ -46,8 +47,9 @@ std::unique_ptr<HandDrivenCluster::Node> HandDrivenCluster::MakeNode(
   for (std::uint32_t rail = 0; rail < spec_.rails_count; ++rail) {
     transport::Wire& wire = MakeWire(*node, rail);
     addresses.push_back(wire.address());
-    node->exchanges.push_back(
-        std::make_unique<transport::Exchange>(wire, spec_.exchange, residuals));
+    transport::ExchangeOptions options = spec_.exchange;
+    if (spec_.device_codec) options.device_codec = spec_.device_codec(index);
+    node->exchanges.push_back(std::make_unique<transport::Exchange>(wire, options, residuals));
     node->observed.push_back(std::make_unique<ObservedNetwork>(*node->exchanges.back()));
     networks.push_back(node->observed.back().get());
   }
@@ -118,7 +120,7 @@ void HandDrivenCluster::Vanish(std::size_t node, transport::Silence silence) {
 void HandDrivenCluster::Replace(std::size_t node, const std::string& wire_name) {
   HR_CHECK(nodes_[node]->vanished, node);
   replaced_.push_back(std::move(nodes_[node]));
-  nodes_[node] = MakeNode(wire_name, addresses_[node]);
+  nodes_[node] = MakeNode(node, wire_name);
   nodes_[node]->node->now = now();
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +29,8 @@ struct ClusterSpec {
   std::uint32_t nccl_lanes = 0;           // JobNodes::nccl_lanes
   std::uint32_t verify = 0;               // JobNodes::verify
   std::uint32_t servers_count = 0;        // the last nodes, which have no ranks
+  // What a lane of the node encodes on GPUs with, for each one anew; it may be null.
+  std::function<std::shared_ptr<transport::DeviceCodec>(std::size_t node)> device_codec{};
 };
 
 class HandDrivenCluster {
@@ -103,7 +106,7 @@ class HandDrivenCluster {
   template <typename Visit>
   void ForEachLaneOn(std::size_t rail, Visit visit) const;
   transport::Wire& MakeWire(Node& node, std::uint32_t rail);
-  std::unique_ptr<Node> MakeNode(const std::string& wire_name, std::vector<std::string>& addresses);
+  std::unique_ptr<Node> MakeNode(std::size_t index, const std::string& wire_name);
   void SettleAll();
 
   ClusterSpec spec_;

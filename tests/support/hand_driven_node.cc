@@ -95,7 +95,8 @@ HandDrivenNode::HandDrivenNode(const MakeTransport& make, std::uint64_t credit_b
                      .credit_bytes = credit_bytes,
                      .inbox = &network_lanes_.back()->inbox(),
                      .place = service::LanePlace::kBetweenNodes,
-                     .measures_flow = network->capabilities().measures_flow});
+                     .measures_flow = network->capabilities().measures_flow,
+                     .device_codecs = network->capabilities().device_codecs});
   }
   dispatch_.ConnectLanes(std::move(ports));
 }

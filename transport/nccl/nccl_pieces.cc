@@ -140,7 +140,8 @@ std::uint64_t PieceEnd(const Transfer& transfer, RunWalk walk, std::uint64_t beg
       std::min(transfer.count, begin + std::max<std::uint64_t>(1, size / SizeOf(transfer.dtype)));
   walk.Seek(begin);
   std::uint64_t reached = begin;
-  for (std::uint64_t i = 0; i < kStretchesMax && !walk.over() && reached < end; ++i, walk.Next()) {
+  for (std::uint64_t i = 0; i < kPieceStretchesMax && !walk.over() && reached < end;
+       ++i, walk.Next()) {
     reached = std::min(end, walk.stretch().end);
   }
   return reached;

@@ -29,12 +29,12 @@ NcclRankMap RankMapInNode(const Transfer& transfer);
 NcclRankMap RankMapBetweenNodes(const Transfer& transfer, std::uint32_t self);
 
 // Stretches of memory in one piece, at most.
-inline constexpr std::uint64_t kStretchesMax = 64;
+inline constexpr std::uint64_t kPieceStretchesMax = 64;
 // Calls of one piece, at most: an all_reduce of many stretches, or shares that cut them.
-inline constexpr std::size_t kCallsMax = (kStretchesMax + kMembersMax) * kMembersMax;
+inline constexpr std::size_t kCallsMax = (kPieceStretchesMax + kMembersMax) * kMembersMax;
 
 // Where the piece that begins at element `begin` ends: it has `size` bytes of a member's memory and
-// kStretchesMax stretches at the most. reduce_scatter and all_gather are one piece.
+// kPieceStretchesMax stretches at the most. reduce_scatter and all_gather are one piece.
 std::uint64_t PieceEnd(const Transfer& transfer, RunWalk walk, std::uint64_t begin,
                        std::size_t size);
 

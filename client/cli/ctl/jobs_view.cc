@@ -103,6 +103,7 @@ Json CompressionJson(const ipc::JobRow& job) {
           {"saved_bytes", static_cast<std::int64_t>(job.encoded_bytes - job.encoded_sent_bytes)},
           {"ratio",
            static_cast<double>(job.encoded_sent_bytes) / static_cast<double>(job.encoded_bytes)},
+          {"gpu_bytes", job.encoded_gpu_bytes},
           {"encode_ns", job.encode_ns},
           {"decode_ns", job.decode_ns},
           {"residual", static_cast<double>(job.residual_millionths) / 1e6}};
@@ -117,6 +118,12 @@ std::string CompressionText(const ipc::JobRow& job) {
   const std::uint64_t saved =
       job.encoded_bytes - std::min(job.encoded_sent_bytes, job.encoded_bytes);
   std::string text = fmt::format("{:.0f} %, {} saved", share * 100, FormatBytes(saved));
+  if (job.encoded_gpu_bytes == job.encoded_bytes) {
+    text += ", by GPUs";
+  } else if (job.encoded_gpu_bytes > 0) {
+    text += fmt::format(", {:.0f} % by GPUs", 100 * static_cast<double>(job.encoded_gpu_bytes) /
+                                                  static_cast<double>(job.encoded_bytes));
+  }
   if (job.residual_millionths == 0) return text;
   return text +
          fmt::format(", residual {:.1f} %", static_cast<double>(job.residual_millionths) / 1e4);

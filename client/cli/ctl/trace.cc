@@ -61,6 +61,7 @@ Json ArgsOf(const FlightJob& job, const ipc::FlightRow& row, const ipc::FlightSt
   if (const auto codec = CodecOfValue(row.codec); stage.stage == kBetweenNodes && row.codec != 0) {
     // All of the block's parts together, where several rails carry one each.
     args["codec"] = codec ? Name(*codec) : "unknown";
+    args["coded_on"] = row.coded_on == 0 ? "host" : fmt::format("GPU {}", row.coded_on - 1);
     args["sent_bytes"] = row.sent_bytes;
     args["encode_us"] = row.encode_us;
     args["decode_us"] = row.decode_us;

@@ -102,6 +102,9 @@ void Flow::Form(Job& job, JobNodes nodes, TimeNs now) {
   recorder_.Form(job);
   if (job.nodes() != nullptr) {
     lanes_.SetCosts(job.nodes()->costs);
+    // One node alone encodes nothing.
+    const bool encodes = job.nodes()->nccl_lanes == 0 && job.nodes()->data_nodes_count() > 1;
+    job.device_codecs = encodes ? lanes_.DeviceCodecs() : 0;
     events_.Report(job, Code::kOk, job.DescribeNodes());
   }
   if (job.nodes() != nullptr) SendWhatWasBefore(job);

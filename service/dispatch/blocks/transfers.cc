@@ -245,6 +245,11 @@ void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
     // NCCL lanes come first, so the part's place is the number of the GPU.
     transfer.members[job.nodes()->self] = block.scratch_on_gpus[block.PartOf(part)];
     transfer.devices[job.nodes()->self] = static_cast<std::int8_t>(block.PartOf(part));
+  } else if (block.coded_on() != transport::kHost) {
+    const std::uint64_t ahead = part.range.begin - block.range.begin;
+    transfer.members[job.nodes()->self] =
+        block.scratch_on_gpus[0] + ahead * SizeOf(operation.spec.dtype);
+    transfer.devices[job.nodes()->self] = block.coded_on();
   } else {
     transfer.members[job.nodes()->self] = SumOf(job, operation, block, part.range.begin);
   }
@@ -341,14 +346,30 @@ void FillToGpus(Job& job, const Operation& operation, const Block& block, const 
   }
 }
 
+// Which of the job's scratch the block's has come from: that of the host, or of a GPU.
+std::size_t ScratchPlace(std::int8_t gpu) { return static_cast<std::size_t>(gpu + 1); }
+static_assert(transport::kHost == -1);
+
 void ReturnGpuScratch(Job& job, Block& block) {
   for (std::size_t part = 0; part < kRailsMax; ++part) {
     std::byte* const place = std::exchange(block.scratch_on_gpus[part], nullptr);
     if (place == nullptr) continue;
-    job.ScratchOf(block)[block.from_gpus ? 1 + part : 0].Free(place);
+    job.ScratchOf(block)[block.from_gpus ? 1 + part : ScratchPlace(block.scratch_gpu)].Free(place);
     block.scratch = nullptr;
   }
   block.from_gpus = false;
+  block.scratch_gpu = transport::kHost;
+}
+
+// The GPU that is to encode the block for other nodes: those of the ranks take turns. kHost: none.
+std::int8_t GpuToCode(Job& job, const Operation& operation, const Block& block) {
+  const Codec codec = job.CodecOf(operation);
+  if (operation.paired() || (job.device_codecs >> codec.kind & 1U) == 0) return transport::kHost;
+  if (operation.planned() && job.residuals.memory != nullptr) return transport::kHost;
+  const std::vector<std::uint32_t>& local = job.local();
+  const std::uint32_t rank = local[(block.sequence + block.index) % local.size()];
+  const std::int8_t gpu = job.DeviceOf(operation, rank);
+  return gpu < static_cast<std::int8_t>(kRailsMax) ? gpu : transport::kHost;
 }
 
 bool AllocateGpuScratch(Job& job, const Operation& operation, Block& block) {
@@ -356,8 +377,10 @@ bool AllocateGpuScratch(Job& job, const Operation& operation, Block& block) {
   const std::size_t element_size = SizeOf(operation.spec.dtype);
   block.from_gpus = !operation.paired() && CrossesFromGpus(operation.spec, *job.nodes());
   if (!block.from_gpus) {
-    const Scratch::Place place =
-        scratch[0].Allocate(block.range.count * element_size, job.nodes()->block_bytes);
+    block.scratch_gpu = GpuToCode(job, operation, block);
+    // Where the GPU had no memory to give, what was made is the host's, which encodes then.
+    const Scratch::Place place = scratch[ScratchPlace(block.scratch_gpu)].Allocate(
+        block.range.count * element_size, job.nodes()->block_bytes);
     block.scratch = place.on_host;
     block.scratch_on_gpus[0] = place.on_gpus;
     return place.on_gpus != nullptr;

@@ -13,6 +13,7 @@
 #include "ipc/base/clock.h"
 #include "ipc/base/ids.h"
 #include "service/schedule/queue.h"
+#include "transport/transport.h"
 
 namespace headrace::service {
 
@@ -94,6 +95,8 @@ struct Block {
   // Where GPUs find the scratch of a block in their memory: one for all of it, or, where it crosses
   // `from_gpus`, one for each part, on the GPU of the part's lane.
   bool from_gpus = false;
+  // Whose memory the one scratch was asked of; kHost: the host's.
+  std::int8_t scratch_gpu = transport::kHost;
   std::array<std::byte*, kRailsMax> scratch_on_gpus{};
   std::array<BlockPart, kRailsMax> parts;
 
@@ -102,6 +105,11 @@ struct Block {
   schedule::TrafficClass traffic_class() const {
     if (copies) return schedule::TrafficClass::kCopied;
     return comes ? schedule::TrafficClass::kReceived : TrafficClassOf(sequence);
+  }
+  // The GPU that encodes and decodes it for other nodes, in its memory; kHost: none does.
+  std::int8_t coded_on() const {
+    const bool on_gpu = scratch == nullptr && scratch_on_gpus[0] != nullptr && !from_gpus;
+    return on_gpu ? scratch_gpu : transport::kHost;
   }
   std::size_t PartOf(const BlockPart& part) const {
     return static_cast<std::size_t>(&part - parts.data());

@@ -180,6 +180,14 @@ Codec Job::CodecOf(const Operation& operation) const {
   return operation.planned() ? operation.wire().codec : spec.codec;
 }
 
+bool Job::HasGradientsOnGpus() const {
+  return std::ranges::any_of(ranks_, [](const JobRank& entry) {
+    const Session* const session = entry.session.get();
+    return session != nullptr && session->gradients() != nullptr &&
+           session->gradients()->device != transport::kHost;
+  });
+}
+
 double Job::SentShareOf(const Operation& operation) const {
   const Codec codec = CodecOf(operation);
   if (codec.kind != Codec::kPowerSgd) return transport::EncodedShare(codec);

@@ -302,6 +302,8 @@ class Job {
   // In which the operation's sum crosses between nodes. The same on all nodes: the gradients of a
   // plan in the host's memory, as the plan says, where a block is worth it.
   Codec CodecOf(const Operation& operation) const;
+  // Whether this node's ranks have handed in gradients, and on GPUs.
+  bool HasGradientsOnGpus() const;
   // The share of the operation's bytes that crosses between nodes.
   double SentShareOf(const Operation& operation) const;
   // Whether the operation's results are compared: they are the same on every rank, its turn has
@@ -384,6 +386,9 @@ class Job {
   Measurements measured;
   Residuals residuals;
   MatrixFactors factors;
+  // Codecs in which GPUs' memory crosses between its nodes from where it is, bit (1 <<
+  // Codec::Kind).
+  std::uint32_t device_codecs = 0;
   OpenCounts open;
   // What is kept of it for people, from the flow's AddJob on; owned by the recorder. Only what
   // observes reads or changes it, and nothing that moves depends on it.

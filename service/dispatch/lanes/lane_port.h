@@ -21,7 +21,8 @@ struct LanePort {
   std::uint64_t credit_bytes = 0;
   InboxWriter<LaneMessage>* inbox = nullptr;  // outlives dispatch
   LanePlace place = LanePlace::kInNode;
-  bool measures_flow = false;  // transport::Capabilities
+  bool measures_flow = false;  // transport::Capabilities, as is the next
+  std::uint32_t device_codecs = 0;
 };
 
 }  // namespace headrace::service

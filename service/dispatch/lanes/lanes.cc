@@ -41,6 +41,14 @@ Lanes::Lanes(std::vector<LanePort> ports, BoardWriter& board)
   }
 }
 
+std::uint32_t Lanes::DeviceCodecs() const {
+  std::uint32_t common = first_rail_ < lanes_.size() ? ~std::uint32_t{0} : 0;
+  for (std::size_t rail = first_rail_; rail < lanes_.size(); ++rail) {
+    common &= lanes_[rail].port.device_codecs;
+  }
+  return common;
+}
+
 std::vector<schedule::LaneTerms> Lanes::Terms() const {
   std::vector<schedule::LaneTerms> terms;
   for (const LaneState& lane : lanes_) {
@@ -149,11 +157,21 @@ void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& par
   samples.AddBound(bytes * share, wire_s);
 }
 
+void Lanes::SetCodecCosts(std::vector<CodecCost> measured, std::span<const CodecCost> of_gpus) {
+  gpu_codec_costs_ = measured;
+  for (CodecCost& cost : gpu_codec_costs_) {
+    const auto found = std::ranges::find(of_gpus, cost.codec, &CodecCost::codec);
+    if (found != of_gpus.end()) cost = *found;
+  }
+  codec_costs_ = std::move(measured);
+}
+
 std::vector<CodecCost> Lanes::CodecCostsOf(const Job& job) const {
   if (job.nodes() == nullptr) return {};
   const std::uint64_t iteration = job.gradients ? job.gradients->head_iteration() : 0;
-  return job.measured.codec_samples.Costs(codec_costs_, DataNodesOf(job),
-                                          job.nodes()->servers_count, iteration);
+  const bool on_gpus = job.device_codecs != 0 && job.HasGradientsOnGpus();
+  return job.measured.codec_samples.Costs(on_gpus ? gpu_codec_costs_ : codec_costs_,
+                                          DataNodesOf(job), job.nodes()->servers_count, iteration);
 }
 
 void Lanes::Learn(LaneState& lane, double bytes, double times,

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +34,8 @@ class Lanes {
   bool IsBetweenNodes(std::uint8_t lane) const {
     return lanes_[lane].port.place == LanePlace::kBetweenNodes;
   }
+  // Codecs in which all lanes between nodes take memory of GPUs, bit (1 << Codec::Kind).
+  std::uint32_t DeviceCodecs() const;
   // For the queue.
   std::vector<schedule::LaneTerms> Terms() const;
   // The lane inside the node that carries the operation.
@@ -82,8 +85,9 @@ class Lanes {
   // What the job's blocks cost: on the lane inside the node that it uses, and on each rail, in
   // bytes that one node sends. A rate of 0 where nothing is known.
   std::vector<transport::CostLine> CostsOf(const Job& job) const;
-  // What codecs cost this machine, and from then on what they cost each job's transfers.
-  void SetCodecCosts(std::vector<CodecCost> measured) { codec_costs_ = std::move(measured); }
+  // What codecs cost this machine, and from then on what they cost each job's transfers. Of `gpus`:
+  // for gradients of GPUs, instead.
+  void SetCodecCosts(std::vector<CodecCost> measured, std::span<const CodecCost> of_gpus);
   std::vector<CodecCost> CodecCostsOf(const Job& job) const;
   // For how long something has flowed on a lane that measures it.
   void OnFlow(std::uint8_t lane, TimeNs flowed_ns);
@@ -151,6 +155,7 @@ class Lanes {
   TimeNs flushed_ns_ = 0;
   bool shares_unsent_ = false;  // of some jobs: InForce::share_unsent
   std::vector<CodecCost> codec_costs_;
+  std::vector<CodecCost> gpu_codec_costs_;  // of jobs whose gradients are on GPUs
   BoardWriter& board_;
 };
 

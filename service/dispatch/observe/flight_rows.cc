@@ -36,10 +36,12 @@ void FillStages(const BlockRecord& record, ipc::FlightRow& row) {
   }
 }
 
-void FillCodec(const Job& job, const Operation& operation, const transport::CodecUse& use,
-               ipc::FlightRow& row) {
+void FillCodec(const Job& job, const Operation& operation, const Block& block,
+               const transport::CodecUse& use, ipc::FlightRow& row) {
   if (use.plain_bytes == 0) return;
   row.codec = static_cast<std::uint16_t>(SteeringValue(job.CodecOf(operation)));
+  static_assert(transport::kHost == -1);
+  row.coded_on = static_cast<std::uint16_t>(block.coded_on() + 1);
   row.sent_bytes = use.sent_bytes;
   const auto us = [](TimeNs time_ns) {
     return static_cast<std::uint32_t>(std::min<TimeNs>(time_ns / kMicrosecond, kNever32 - 1));
@@ -162,7 +164,7 @@ ipc::FlightRow MakeFlightRow(const Job& job, const Operation& operation, const B
   }
   const BlockRecord& record = job.record->blocks[job.PlaceOf(block)];
   FillStages(record, row);
-  FillCodec(job, operation, record.codec, row);
+  FillCodec(job, operation, block, record.codec, row);
   FillEnd(failure, now, row);
   return row;
 }

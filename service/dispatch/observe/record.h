@@ -28,6 +28,7 @@ struct JobSums {
   std::uint64_t receives_ended = 0;
   std::uint64_t sends_bytes = 0;
   transport::CodecUse codec{};  // with squares that fade
+  std::uint64_t encoded_gpu_bytes = 0;
   TimeNs gathering_ns = 0;
   TimeNs waiting_ns = 0;
   TimeNs moving_ns = 0;

@@ -391,6 +391,9 @@ void Recorder::Encoded(const Job& job, const Operation& operation, const Block& 
   sums.encode_ns += use.encode_ns;
   sums.decode_ns += use.decode_ns;
   sums.plain_bytes += use.plain_bytes;
+  if (block.coded_on() != transport::kHost) {
+    job.record->sums.encoded_gpu_bytes += use.plain_bytes;
+  }
   sums.sent_bytes += use.sent_bytes;
   // The sums are those of the last hundred blocks or so.
   constexpr double kKept = 0.99;

@@ -86,6 +86,7 @@ ipc::JobRow MakeJobRow(const Job& job) {
   row.sends_waiting = job.pairs().waiting();
   row.encoded_bytes = sums.codec.plain_bytes;
   row.encoded_sent_bytes = sums.codec.sent_bytes;
+  row.encoded_gpu_bytes = sums.encoded_gpu_bytes;
   row.encode_ns = sums.codec.encode_ns;
   row.decode_ns = sums.codec.decode_ns;
   if (sums.codec.sum_squares > 0) {

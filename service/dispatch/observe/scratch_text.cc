@@ -29,6 +29,19 @@ std::optional<Failure> DescribeScratch(const Job& job, const ScratchMade& messag
                    fmt::format("GPU memory reaches other nodes through pinned host memory, {} ({})",
                                room, WhyThroughTheHost(job))};
   }
+  if (job.nodes()->nccl_lanes == 0) {
+    if (message.instead.empty()) {
+      return Failure{
+          Code::kOk,
+          fmt::format("GPU {} compresses what goes to other nodes, in memory of its own, "
+                      "{} (gpu_codecs = on)",
+                      message.gpu, room)};
+    }
+    return Failure{Code::kUnavailable,
+                   fmt::format("the host compresses what GPU {} would for other nodes, in pinned "
+                               "memory, {}, because memory of the GPU could not be had: {}",
+                               message.gpu, room, message.instead)};
+  }
   if (!message.instead.empty()) {
     return Failure{
         Code::kUnavailable,

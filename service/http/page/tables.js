@@ -102,8 +102,9 @@ function hidden(job) {
 function encoded(job) {
   if (!(job.encoded_bytes > 0)) return judged(job);
   const share = percent(job.encoded_sent_bytes / job.encoded_bytes);
+  const by = job.encoded_gpu_bytes > 0 ? `, ${percent(job.encoded_gpu_bytes / job.encoded_bytes)} by GPUs` : "";
   const residual = `residual ${percent(job.residual_millionths / 1e6)}`;
-  return [`${share} of ${bytes(job.encoded_bytes)}, ${residual}`, judged(job)].filter(Boolean).join("; ");
+  return [`${share} of ${bytes(job.encoded_bytes)}${by}, ${residual}`, judged(job)].filter(Boolean).join("; ");
 }
 
 /** "int8 does not pay here: 90 ms with it, 80 ms without": as the plan predicts an iteration. */

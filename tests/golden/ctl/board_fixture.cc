@@ -128,6 +128,7 @@ void BoardTest::FillJobs() {
   vision.held_ns = 1'200 * kMillisecond;
   vision.encoded_bytes = std::uint64_t{100} << 30;
   vision.encoded_sent_bytes = std::uint64_t{26} << 30;
+  vision.encoded_gpu_bytes = std::uint64_t{25} << 30;
   vision.encode_ns = 21 * kSecond;
   vision.decode_ns = 13 * kSecond;
   vision.residual_millionths = 6'250;

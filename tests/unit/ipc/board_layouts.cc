@@ -66,6 +66,7 @@ Layout JobRowOfCode() {
            FIELD(JobRow, spares_waiting),
            FIELD(JobRow, evictions),
            FIELD(JobRow, reserved0),
+           FIELD(JobRow, encoded_gpu_bytes),
            FIELD(JobRow, name),
            FIELD(JobRow, failure)}};
 }
@@ -215,7 +216,7 @@ std::map<std::string, Layout> FlightLayoutsOfCode() {
                             FIELD(FlightRow, kind),      FIELD(FlightRow, dtype),
                             FIELD(FlightRow, code),      FIELD(FlightRow, stages_count),
                             FIELD(FlightRow, tensors),   FIELD(FlightRow, codec),
-                            FIELD(FlightRow, reserved0), FIELD(FlightRow, sent_bytes),
+                            FIELD(FlightRow, coded_on),  FIELD(FlightRow, sent_bytes),
                             FIELD(FlightRow, encode_us), FIELD(FlightRow, decode_us),
                             FIELD(FlightRow, posted_us), FIELD(FlightRow, stages),
                             FIELD(FlightRow, tensor)}}},

@@ -96,6 +96,7 @@ TEST_F(ConfigTest, PrintsTheDefaultsWithTheirSources) {
                                              "gpu_multicast = \"off\"",
                                              "nccl_library = \"\"",
                                              "gpu_network = \"staged\"",
+                                             "gpu_codecs = \"on\"",
                                              "gpu_ctas = 16",
                                              "sessions_per_uid = \"auto\"",
                                              "memory_per_uid = \"auto\"",

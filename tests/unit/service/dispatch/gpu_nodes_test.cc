@@ -21,7 +21,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
-using Ranks = std::vector<std::vector<std::uint32_t>>;
 
 constexpr std::uint64_t kManyBlocks = 1200;  // several blocks of 1024 bytes
 
@@ -33,43 +32,15 @@ struct Spread {
 // The same operations on nodes of GPUs and on nodes without: what ends where must be the same.
 class GpuNodes : public GpuTest, public ::testing::WithParamInterface<Spread> {
  protected:
-  struct World {
-    World(const Ranks& ranks, const transport::Gpus* gpus, std::uint32_t nccl_lanes = 0,
-          std::size_t segment_size = 65536)
-        : cluster({.nodes_count = static_cast<std::uint32_t>(ranks.size()),
-                   .gpus = gpus,
-                   .rails_count = std::max(1U, nccl_lanes),
-                   .nccl_lanes = nccl_lanes}) {
-      for (const auto& node : ranks) job.world_size += static_cast<std::uint32_t>(node.size());
-      clients.resize(job.world_size);
-      for (std::size_t node = 0; node < ranks.size(); ++node) {
-        for (const std::uint32_t rank : ranks[node]) {
-          HandDrivenNode& at = cluster.node(node);
-          clients[rank] = gpus == nullptr ? &at.Attach(job, rank, segment_size)
-                                          : &at.AttachOnGpu(job, rank, static_cast<int>(rank % 2),
-                                                            segment_size);
-          Fill(*clients[rank], static_cast<float>(100 * rank));
-        }
-      }
-    }
-    void Form(const Ranks& ranks, std::uint64_t block_bytes = 1024) {
-      cluster.Form(job, ranks, block_bytes);
-      cluster.Advance(kMillisecond);
-    }
-    void PostAll(const ipc::Record& record) {
-      for (ClientEnd* client : clients) client->Post(record);
-    }
-
-    JobSpec job{.world_size = 0, .rendezvous = "a:7733"};
-    HandDrivenCluster cluster;
-    std::vector<ClientEnd*> clients;  // by rank
-  };
+  using World = NodesOfGpus;
 
   ~GpuNodes() override { world_.reset(); }
   void ExpectGradientsOf(const std::shared_ptr<const plan::Plan>& plan);
   World& OnGpus(const Ranks& ranks, std::uint32_t nccl_lanes = 0,
                 std::size_t segment_size = 65536) {
-    world_ = std::make_unique<World>(ranks, gpus_.get(), nccl_lanes, segment_size);
+    world_ = std::make_unique<World>(
+        ranks,
+        NodesOptions{.gpus = gpus_.get(), .nccl_lanes = nccl_lanes, .segment_size = segment_size});
     return *world_;
   }
   // What the lane inside a node was given, for one step of the blocks that go to other nodes.
@@ -84,7 +55,7 @@ class GpuNodes : public GpuTest, public ::testing::WithParamInterface<Spread> {
 TEST_P(GpuNodes, EndWithTheBytesThatHostMemoryEndsWith) {
   const Ranks& ranks = GetParam().ranks;
   World& gpus = OnGpus(ranks, GetParam().nccl_lanes);
-  World hosts(ranks, nullptr);
+  World hosts(ranks);
   for (World* world : {&gpus, &hosts}) {
     world->Form(ranks);
     std::uint64_t posted = 0;
@@ -123,7 +94,7 @@ TEST_P(GpuNodes, EncodeWhatCrossesThroughTheHost) {
   const Ranks& ranks = GetParam().ranks;
   const bool encodes = GetParam().nccl_lanes == 0;
   World& gpus = OnGpus(ranks, GetParam().nccl_lanes);
-  World hosts(ranks, nullptr);
+  World hosts(ranks);
   constexpr std::uint64_t kCount = 6000;
   const Codec codecs[] = {Codec::kBFloat16, Codec::kInt8Stochastic, Codec::kLossless};
   for (World* world : {&gpus, &hosts}) {
@@ -145,7 +116,7 @@ TEST_P(GpuNodes, EncodeWhatCrossesThroughTheHost) {
         << "rank " << rank;
   }
   if (!encodes) return;
-  World plain(ranks, nullptr);
+  World plain(ranks);
   plain.Form(ranks, kCount * sizeof(float));
   for (std::size_t i = 0; i < std::size(codecs); ++i) {
     plain.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, kCount, 4096));
@@ -205,7 +176,7 @@ TEST_P(GpuNodes, KeepWhatEncodingsLeaveOutOfGradientsLikeHosts) {
   plan.codecs = {{Codec::kInt4, 0, 3}};
   const Ranks& ranks = GetParam().ranks;
   World& gpus = OnGpus(ranks, 0, std::size_t{1} << 17U);
-  World hosts(ranks, nullptr, 0, std::size_t{1} << 17U);
+  World hosts(ranks, {.segment_size = std::size_t{1} << 17U});
   std::vector<float> first;
   for (World* world : {&gpus, &hosts}) {
     for (std::size_t node = 0; node < ranks.size(); ++node) {

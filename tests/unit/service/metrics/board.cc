@@ -88,6 +88,7 @@ void WriteJobs(ipc::BoardLayout& board) {
   bert.sends_waiting = 4;
   bert.encoded_bytes = std::uint64_t{64} << 20;
   bert.encoded_sent_bytes = std::uint64_t{17} << 20;
+  bert.encoded_gpu_bytes = std::uint64_t{64} << 20;
   bert.encode_ns = 125 * kMillisecond;
   bert.decode_ns = 62'500'000;
   bert.residual_millionths = 4321;

@@ -59,8 +59,8 @@ TEST(NcclPieces, EndAfterSoManyBytesOrStretches) {
   EXPECT_EQ(PieceEnd(transfer, RunWalk(transfer), 0, 1), 1U);
   const auto runs = ManyRuns(200);
   transfer.runs = runs;
-  EXPECT_EQ(PieceEnd(transfer, RunWalk(transfer), 0, 1 << 20), 5 * kStretchesMax);
-  EXPECT_EQ(PieceEnd(transfer, RunWalk(transfer), 3, 1 << 20), 5 * kStretchesMax);
+  EXPECT_EQ(PieceEnd(transfer, RunWalk(transfer), 0, 1 << 20), 5 * kPieceStretchesMax);
+  EXPECT_EQ(PieceEnd(transfer, RunWalk(transfer), 3, 1 << 20), 5 * kPieceStretchesMax);
   transfer.runs = {};
   transfer.kind = Collective::kAllGather;
   EXPECT_EQ(PieceEnd(transfer, RunWalk(transfer), 0, 400), 1000U);
@@ -89,12 +89,12 @@ TEST(NcclPieces, OfAReduceToTheHostGiveEveryGpuAShareAndWriteEachElementOnce) {
 }
 
 TEST(NcclPieces, StayWithinTheirCallsAlsoWithTheMostStretchesAndMembers) {
-  Transfer transfer = OverGpus(Collective::kReduce, kMembersMax, 5 * kStretchesMax);
+  Transfer transfer = OverGpus(Collective::kReduce, kMembersMax, 5 * kPieceStretchesMax);
   transfer.output = At(std::uintptr_t{1} << 40);
-  const auto runs = ManyRuns(kStretchesMax);
+  const auto runs = ManyRuns(kPieceStretchesMax);
   transfer.runs = runs;
   const auto calls = CallsOf(transfer, 0, transfer.count);
-  EXPECT_GE(calls.size(), kStretchesMax * kMembersMax);
+  EXPECT_GE(calls.size(), kPieceStretchesMax * kMembersMax);
   EXPECT_LE(calls.size(), kCallsMax);
 }
 

@@ -1,0 +1,205 @@
+// Memory of GPUs that is encoded for other nodes where it is, by the kernels of the driver's
+// double: the bits of nodes that encode on the host, which may take part in the same sums.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ipc/board.h"
+#include "tests/support/expect_text.h"
+#include "tests/support/hand_driven_cluster.h"
+#include "tests/unit/service/dispatch/gpu_world.h"
+#include "tests/unit/service/dispatch/planned.h"
+#include "transport/nvlink/gpu_codec.h"
+
+namespace headrace::support {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr std::uint64_t kSummedCount = 9000;  // elements: a block of operations and a part of one
+constexpr std::uint64_t kCodedBlockBytes = 1 << 15;
+
+// Ends what was started whenever it is asked: the nodes' time is not that of GPUs.
+class PromptCodec final : public transport::DeviceCodec {
+ public:
+  explicit PromptCodec(std::unique_ptr<transport::GpuCodec> codec) : codec_(std::move(codec)) {}
+
+  std::uint32_t codecs() const override { return codec_->codecs(); }
+  Result<std::unique_ptr<transport::PinnedStaging>> Pin(std::span<std::byte> memory) override {
+    return codec_->Pin(memory);
+  }
+  bool HasRoom(std::int8_t device) const override { return codec_->HasRoom(device); }
+  Status Encode(std::int8_t device, const transport::EncodedRange& from, std::byte* out) override {
+    return codec_->Encode(device, from, out);
+  }
+  Status DecodeSum(std::int8_t device, std::span<const std::byte* const> inputs, bool onto,
+                   std::uint32_t divisor, const transport::EncodedRange& to) override {
+    return codec_->DecodeSum(device, inputs, onto, divisor, to);
+  }
+  std::uint64_t TicketOf(std::int8_t device) const override { return codec_->TicketOf(device); }
+  std::optional<Status> Ended(std::int8_t device, std::uint64_t ticket) const override {
+    return codec_->Ended(device, ticket);
+  }
+  // What is started is marked by the first, and found done by the second.
+  bool Poll() override {
+    const bool marked = codec_->Poll();
+    codec_->Wait();
+    return codec_->Poll() || marked;
+  }
+  void Wait() override { codec_->Wait(); }
+
+ private:
+  std::unique_ptr<transport::GpuCodec> codec_;
+};
+
+class GpuCodecs : public GpuTest {
+ protected:
+  ~GpuCodecs() override { worlds_.clear(); }
+
+  NodesOfGpus& OnHosts(const Ranks& ranks, const NodesOptions& options = {}) {
+    worlds_.push_back(std::make_unique<NodesOfGpus>(ranks, options));
+    return *worlds_.back();
+  }
+  // Nodes from the first on that encode on their GPUs; the others have GPUs and encode on the host.
+  NodesOfGpus& OnGpus(const Ranks& ranks, std::size_t coding_nodes, NodesOptions options = {}) {
+    options.gpus = gpus_.get();
+    options.device_codec =
+        [this, coding_nodes](std::size_t node) -> std::shared_ptr<transport::DeviceCodec> {
+      if (node >= coding_nodes) return nullptr;
+      return std::make_shared<PromptCodec>(transport::GpuCodec::Open(*gpus_, 2).value());
+    };
+    return OnHosts(ranks, options);
+  }
+  static void ExpectSameMemory(const NodesOfGpus& one, const NodesOfGpus& other,
+                               const std::string& what) {
+    for (std::size_t rank = 0; rank < one.clients.size(); ++rank) {
+      const auto memory = one.clients[rank]->Memory();
+      ASSERT_EQ(std::memcmp(memory.data(), other.clients[rank]->Memory().data(), memory.size()), 0)
+          << what << ", rank " << rank;
+    }
+  }
+  static ipc::JobRow JobRow(NodesOfGpus& world, std::size_t node) {
+    return *world.cluster.node(node).JobRow(world.job.id);
+  }
+  // By which processors the blocks of the node's operations were encoded.
+  static std::vector<std::uint16_t> CodedOn(NodesOfGpus& world, std::size_t node) {
+    std::vector<std::uint16_t> coded_on;
+    for (const auto& slot : world.cluster.node(node).board().flights[0]) {
+      const auto row = ipc::ReadRow(slot);
+      if (row && row->number != 0 && row->codec != 0) coded_on.push_back(row->coded_on);
+    }
+    return coded_on;
+  }
+
+  std::vector<std::unique_ptr<NodesOfGpus>> worlds_;
+};
+
+void SumInCodecs(NodesOfGpus& world, const Ranks& ranks, std::span<const Codec> codecs) {
+  world.Form(ranks, kCodedBlockBytes);
+  for (ClientEnd* client : world.clients) {
+    for (std::size_t i = 0; i < kSummedCount; ++i) {
+      client->Elements<float>()[i] = std::sin(static_cast<float>(i * (client->rank() + 3)));
+    }
+  }
+  for (const Codec codec : codecs) {
+    ipc::Record record = OnSegment(Collective::kAllReduce, DType::kFloat32, kSummedCount, 0);
+    record.reduction = static_cast<std::uint8_t>(Reduction::kAverage);
+    record.tag = SteeringValue(codec);
+    world.PostAll(record);
+    world.cluster.Advance(100 * kMillisecond);
+  }
+  for (const ClientEnd* client : world.clients) {
+    for (std::uint64_t i = 1; i <= codecs.size(); ++i) ExpectOk(*client, i);
+  }
+}
+
+TEST_F(GpuCodecs, EncodeOperationsToTheBitsOfNodesThatEncodeOnTheHost) {
+  constexpr Codec kCodecs[] = {Codec::kBFloat16, Codec::kInt8Stochastic, Codec::kInt4Stochastic};
+  for (const Ranks& ranks : {Ranks{{0}, {1}}, Ranks{{0, 1}, {2}}, Ranks{{0, 3}, {1, 2}, {4}}}) {
+    for (const std::uint32_t rails : {1U, 2U}) {
+      NodesOfGpus& hosts = OnHosts(ranks, {.rails = rails});
+      SumInCodecs(hosts, ranks, kCodecs);
+      for (const std::size_t coding : {std::size_t{1}, ranks.size()}) {
+        NodesOfGpus& gpus = OnGpus(ranks, coding, {.rails = rails});
+        SumInCodecs(gpus, ranks, kCodecs);
+        ExpectSameMemory(gpus, hosts,
+                         std::to_string(ranks.size()) + " nodes, " + std::to_string(coding) +
+                             " of them coding on GPUs, over " + std::to_string(rails) + " rails");
+        for (std::size_t node = 0; node < ranks.size(); ++node) {
+          const ipc::JobRow row = JobRow(gpus, node);
+          EXPECT_GT(row.encoded_bytes, 0U);
+          EXPECT_EQ(row.encoded_gpu_bytes, node < coding ? row.encoded_bytes : 0U) << node;
+        }
+        worlds_.pop_back();
+      }
+    }
+  }
+}
+
+TEST_F(GpuCodecs, TakeTheGpusOfTheRanksInTurn) {
+  NodesOfGpus& gpus = OnGpus({{0, 1}, {2}}, 2);
+  constexpr Codec kCodecs[] = {Codec::kBFloat16};
+  SumInCodecs(gpus, {{0, 1}, {2}}, kCodecs);
+  std::vector<std::uint16_t> coded_on = CodedOn(gpus, 0);
+  std::ranges::sort(coded_on);
+  EXPECT_EQ(coded_on, (std::vector<std::uint16_t>{1, 2}));
+  EXPECT_EQ(CodedOn(gpus, 1), (std::vector<std::uint16_t>{1, 1})) << "rank 2 is on GPU 0";
+}
+
+TEST_F(GpuCodecs, LeaveToTheHostWhatTheyHaveNoKernelsFor) {
+  const Ranks ranks{{0}, {1}};
+  constexpr Codec kCodecs[] = {Codec::kLossless};
+  NodesOfGpus& hosts = OnHosts(ranks);
+  SumInCodecs(hosts, ranks, kCodecs);
+  NodesOfGpus& gpus = OnGpus(ranks, 2);
+  SumInCodecs(gpus, ranks, kCodecs);
+  ExpectSameMemory(gpus, hosts, "lossless");
+  EXPECT_GT(JobRow(gpus, 0).encoded_bytes, 0U);
+  EXPECT_EQ(JobRow(gpus, 0).encoded_gpu_bytes, 0U);
+}
+
+TEST_F(GpuCodecs, TakeScratchOfTheGpuWhichIsSaidAndGivenBackWithTheJob) {
+  const Ranks ranks{{0}, {1}};
+  constexpr Codec kCodecs[] = {Codec::kBFloat16, Codec::kBFloat16};
+  NodesOfGpus& gpus = OnGpus(ranks, 2);
+  CudaDoubleCounts before{};
+  doubled_.counts(&before);
+  SumInCodecs(gpus, ranks, kCodecs);
+  EXPECT_TEXTS(gpus.cluster.node(0).watch_tap().events);
+  CudaDoubleCounts counts{};
+  doubled_.counts(&counts);
+  EXPECT_EQ(counts.mappings, before.mappings + 2) << "one for each node";
+  for (std::size_t node = 0; node < 2; ++node) {
+    gpus.cluster.node(node).Close(*gpus.clients[node], true, "left");
+  }
+  gpus.cluster.Advance(kMillisecond);
+  doubled_.counts(&counts);
+  EXPECT_LT(counts.mappings, before.mappings);
+}
+
+TEST_F(GpuCodecs, LeaveToTheHostWhatAGpuHasNoMemoryForAndSayWhy) {
+  const Ranks ranks{{0}, {1}};
+  constexpr Codec kCodecs[] = {Codec::kBFloat16, Codec::kInt8Stochastic};
+  NodesOfGpus& hosts = OnHosts(ranks);
+  SumInCodecs(hosts, ranks, kCodecs);
+  NodesOfGpus& gpus = OnGpus(ranks, 1);
+  doubled_.fail("cuMemCreate", 1, transport::CuResult::kOutOfMemory);
+  SumInCodecs(gpus, ranks, kCodecs);
+  ExpectSameMemory(gpus, hosts, "without memory of the GPU");
+  EXPECT_EQ(JobRow(gpus, 0).encoded_gpu_bytes, 0U);
+  EXPECT_THAT(gpus.cluster.node(0).watch_tap().events, Contains(HasSubstr("OUT_OF_MEMORY")));
+  EXPECT_TEXTS(gpus.cluster.node(0).watch_tap().events);
+}
+
+}  // namespace
+}  // namespace headrace::support

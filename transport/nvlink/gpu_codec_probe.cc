@@ -1,0 +1,148 @@
+#include "transport/nvlink/gpu_codec_probe.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <span>
+#include <utility>
+
+#include "ipc/base/clock.h"
+#include "transport/codec/codec.h"
+#include "transport/memory/device_arena.h"
+#include "transport/memory/pinned_memory.h"
+
+namespace headrace::transport {
+namespace {
+
+constexpr std::uint64_t kPieceCount = std::uint64_t{1} << 16;  // elements
+constexpr std::uint64_t kPiecesCount = 8;
+constexpr std::uint64_t kElements = kPieceCount * kPiecesCount;
+constexpr std::int8_t kDevice = 0;
+// One piece that takes longer says enough, and all of them would delay the start.
+constexpr double kPieceLong = 1e-3;  // seconds
+
+class GpuCodecMeasurement {
+ public:
+  GpuCodecMeasurement(DeviceCodec& codec, PinnedMemory pinned, DeviceArena values)
+      : codec_(codec), pinned_(std::move(pinned)), values_(std::move(values)) {}
+
+  // About as values of a normal distribution: sums of a few even ones.
+  Status Fill() {
+    std::vector<float> values(kPieceCount);
+    std::uint64_t state = 1;
+    for (float& value : values) {
+      for (int i = 0; i < 4; ++i) {
+        state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+        value += static_cast<float>(state >> 40U) * 0x1p-24F - 0.5F;
+      }
+    }
+    Encode(Codec(Codec::kBFloat16), values.data(), nullptr, kPieceCount, Encoded(0));
+    for (std::uint64_t piece = 0; piece < kPiecesCount; ++piece) {
+      const std::byte* const input = OnGpus(Encoded(0));
+      if (Status begun =
+              codec_.DecodeSum(kDevice, {&input, 1}, false, 1, RangeOf(Codec::kBFloat16, piece));
+          !begun) {
+        return begun;
+      }
+    }
+    return Await();
+  }
+
+  Result<CodecCost> Measure(const Codec& codec) {
+    const Result<double> encode = SecondsPerByte([&](std::uint64_t piece) {
+      return codec_.Encode(kDevice, RangeOf(codec, piece), OnGpus(Encoded(piece)));
+    });
+    if (!encode) return encode.error();
+    const Result<double> decode = SecondsPerByte([&](std::uint64_t piece) {
+      const std::byte* const input = OnGpus(Encoded(piece));
+      return codec_.DecodeSum(kDevice, {&input, 1}, true, 1, RangeOf(codec, piece));
+    });
+    if (!decode) return decode.error();
+    const auto bounded = [](double each) {
+      return std::min(each, kCodecSecondsPerByteMax * 0.999);
+    };
+    return CodecCost{.codec = codec,
+                     .share = EncodedShare(codec),
+                     .encode_s_per_byte = bounded(*encode),
+                     .decode_s_per_byte = bounded(*decode)};
+  }
+
+  // What is needed of pinned memory: residuals, and encodings, which take no more.
+  static constexpr std::size_t kPinnedSize = 2 * kElements * sizeof(float);
+
+ private:
+  std::byte* Encoded(std::uint64_t piece) {
+    return pinned_.data() + (kElements + piece * kPieceCount) * sizeof(float);
+  }
+  std::byte* OnGpus(const std::byte* pinned) const {
+    return pinned_.on_gpus() + (pinned - pinned_.data());
+  }
+  EncodedRange RangeOf(const Codec& codec, std::uint64_t piece) const {
+    const RunWalk walk(DType::kFloat32, kElements, std::span<const Run>(), 0);
+    return {.codec = codec,
+            .walk = walk,
+            .residual_walk = walk,
+            .range = {.begin = piece * kPieceCount, .count = kPieceCount},
+            .memory = reinterpret_cast<std::byte*>(values_.address()),
+            .residual = pinned_.on_gpus(),
+            .seed = 1};
+  }
+
+  template <typename Start>
+  Result<double> SecondsPerByte(Start start) {
+    // The first launch of a kernel loads it.
+    if (Status begun = start(0); !begun) return begun.error();
+    if (Status ended = Await(); !ended) return ended.error();
+    Result<double> seconds = SecondsOf(start, 1);
+    if (!seconds || *seconds > kPieceLong) return Each(seconds, 1);
+    return Each(SecondsOf(start, kPiecesCount), kPiecesCount);
+  }
+  template <typename Start>
+  Result<double> SecondsOf(Start start, std::uint64_t pieces) {
+    const TimeNs begin = MonotonicNow();
+    for (std::uint64_t piece = 0; piece < pieces; ++piece) {
+      if (Status begun = start(piece); !begun) return begun.error();
+    }
+    if (Status ended = Await(); !ended) return ended.error();
+    return static_cast<double>(std::max<TimeNs>(MonotonicNow() - begin, 1)) / kSecond;
+  }
+  static Result<double> Each(const Result<double>& seconds, std::uint64_t pieces) {
+    if (!seconds) return seconds;
+    return *seconds / static_cast<double>(pieces * kPieceCount * sizeof(float));
+  }
+
+  Status Await() {
+    codec_.Wait();
+    while (true) {
+      codec_.Poll();
+      if (const auto ended = codec_.Ended(kDevice, codec_.TicketOf(kDevice))) return *ended;
+    }
+  }
+
+  DeviceCodec& codec_;
+  PinnedMemory pinned_;  // residuals, then encodings
+  DeviceArena values_;
+};
+
+}  // namespace
+
+Result<std::vector<CodecCost>> MeasureGpuCodecs(const Gpus& gpus, DeviceCodec& codec) {
+  Result<PinnedMemory> pinned = PinnedMemory::Allocate(gpus, GpuCodecMeasurement::kPinnedSize);
+  if (!pinned) return pinned.error();
+  Result<DeviceArena> values =
+      DeviceArena::Allocate(gpus.driver(), kDevice, kElements * sizeof(float));
+  if (!values) return values.error();
+  GpuCodecMeasurement measurement(codec, std::move(*pinned), std::move(*values));
+  if (Status filled = measurement.Fill(); !filled) return filled.error();
+  std::vector<CodecCost> costs;
+  for (std::size_t kind = 1; kind < std::size(kCodecNames); ++kind) {
+    if ((codec.codecs() >> kind & 1U) == 0) continue;
+    Result<CodecCost> cost = measurement.Measure(static_cast<Codec::Kind>(kind));
+    if (!cost) return cost.error();
+    costs.push_back(*cost);
+  }
+  return costs;
+}
+
+}  // namespace headrace::transport
