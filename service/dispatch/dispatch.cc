@@ -136,7 +136,7 @@ bool Dispatch::Turn(TimeNs now) {
   parts_->stragglers.Follow(jobs_, now);
   // While there is no room, notices wait where there are as many as pairs.
   for (const auto& job : jobs_) {
-    if (parts_->flow.lanes().MayNotify()) SendNoticesOf(*job);
+    if (parts_->flow.lanes().MayNotify()) parts_->flow.lanes().SendNoticesOf(*job);
   }
   FinishDrain(now);
   DiscardGone(now);
@@ -448,6 +448,12 @@ void Dispatch::Handle(ScratchMade message, TimeNs now) {
   mapping_.Send(std::move(discarded));
 }
 
+void Dispatch::Handle(ResidualsPinned message, TimeNs) {
+  Job* const job = FindJob(message.job);
+  HR_CHECK(job != nullptr, message.job.value);  // DiscardGone waits for it
+  parts_->flow.plans().ResidualsPinned(*job, std::move(message));
+}
+
 void Dispatch::Handle(SendNotices message, TimeNs now) {
   if (Job* job = FindJob(message.job); job != nullptr) {
     parts_->remote_pairs.Handle(*job, std::move(message), now);
@@ -461,21 +467,6 @@ void Dispatch::Handle(SendNotices message, TimeNs now) {
 void Dispatch::Handle(const ReceivePosted& message, TimeNs) {
   Job* job = FindJob(Flow::JobOf(message.token));
   if (job != nullptr) parts_->flow.blocks().OnReceivePosted(*job, message);
-}
-
-void Dispatch::SendNoticesOf(Job& job) {
-  SendNotices told;
-  for (Pairs::Notice& each : job.pairs().notices) {
-    if (told.notices.size() == kSendNoticesMax ||
-        (told.node != each.node && !told.notices.empty())) {
-      parts_->flow.lanes().Notify(std::exchange(told, {}));
-    }
-    told.job = job.id();
-    told.node = each.node;
-    told.notices.push_back(std::move(each.notice));
-  }
-  job.pairs().notices.clear();
-  if (!told.notices.empty()) parts_->flow.lanes().Notify(std::move(told));
 }
 
 Job& Dispatch::FindOrOpenJob(const SessionIdentity& identity, TimeNs now) {
@@ -545,11 +536,18 @@ void Dispatch::CloseSpanning(Job& job, std::uint32_t rank, bool orderly, const F
 void Dispatch::DiscardGone(TimeNs now) {
   for (std::size_t i = 0; i < jobs_.size();) {
     Job& job = *jobs_[i];
+    if (job.residuals.pinning == Residuals::Pinning::kUnderWay) {
+      ++i;
+      continue;
+    }
     for (JobRank& entry : job.ranks()) {
       if (!entry.gone || entry.session == nullptr || entry.posted != entry.ended) continue;
       const SessionId id = entry.session->identity().id;
-      parts_->flow.recorder().RankDiscarded(job, entry.session->identity().rank);
-      mapping_.Send(DiscardSession{std::move(entry.session)});
+      const std::uint32_t rank = entry.session->identity().rank;
+      parts_->flow.recorder().RankDiscarded(job, rank);
+      DiscardSession discarded{.session = std::move(entry.session)};
+      if (job.residuals.of_rank == rank) discarded.pinned = job.residuals.PopPinned();
+      mapping_.Send(std::move(discarded));
       if (job.residuals.booked_on != id) rpc_.Send(SessionDiscarded{id});
       job.Changed();
     }
@@ -557,7 +555,7 @@ void Dispatch::DiscardGone(TimeNs now) {
       ++i;
       continue;
     }
-    SendNoticesOf(job);
+    parts_->flow.lanes().SendNoticesOf(job);
     if (job.residuals.booked_on) rpc_.Send(SessionDiscarded{*job.residuals.booked_on});
     if (job.spans_nodes()) Report(JobEnded{job.id()});
     parts_->intake.RemoveJob(job);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,7 @@ class Dispatch final : public Actor {
   void Handle(LaneAnswered m, TimeNs /*now*/) { rpc_.TrySend(std::move(m)); }  // as a Pong
   void Handle(const QuotaRefused& m, TimeNs /*now*/) { board_.counters.quota_refusals += m.times; }
   void Handle(ScratchMade message, TimeNs now);
+  void Handle(ResidualsPinned message, TimeNs now);
   void Handle(SendNotices message, TimeNs now);
   void Handle(const ReceivePosted& message, TimeNs now);
 
@@ -117,8 +119,6 @@ class Dispatch final : public Actor {
   void DiscardGone(TimeNs now);
   void FinishDrain(TimeNs now);
   void PublishRows();
-  // Notices of a job's sends go out before anything else about the job.
-  void SendNoticesOf(Job& job);
   void Answer(RpcMessage message);
   void Report(PeersMessage message);
 

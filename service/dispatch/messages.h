@@ -19,6 +19,7 @@
 #include "service/session/scratch_memory.h"
 #include "service/session/send_notices.h"
 #include "service/session/session.h"
+#include "transport/memory/pinned_memory.h"
 #include "transport/transport.h"
 
 namespace headrace::service {
@@ -148,6 +149,11 @@ struct ScratchMade {
   Result<ScratchMemory> memory;
   std::string instead{};  // why it is the host's memory and not that GPU's; empty: as asked for
 };
+// The answer to PinResiduals.
+struct ResidualsPinned {
+  JobId job;
+  Result<transport::PinnedRange> pinned;
+};
 // The answer to ProbeLane; dispatch passes it on to rpc.
 struct LaneAnswered {
   std::uint8_t lane = 0;
@@ -158,6 +164,7 @@ using DispatchMessage =
     std::variant<OpenSession, AddSegment, RemoveSegment, AddTensors, RemoveTensors, CloseSession,
                  Ping, Drain, StageEnded, LaneFacts, LaneMoved, JobForming, JobFormed, JobFailed,
                  RankLeft, SetLayout, PlanOffer, PlanSwitch, SteerJob, StageWaits, LaneAnswered,
-                 QuotaRefused, ResidualsRefused, ScratchMade, SendNotices, ReceivePosted>;
+                 QuotaRefused, ResidualsRefused, ScratchMade, ResidualsPinned, SendNotices,
+                 ReceivePosted>;
 
 }  // namespace headrace::service

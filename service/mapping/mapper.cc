@@ -137,6 +137,11 @@ void Mapper::Cancel(std::uint32_t uid, Work& work) {
 
 void Mapper::Handle(DiscardSession message) {
   const std::uint32_t uid = message.session->identity().uid;
+  if (message.pinned.on_gpus() != nullptr) {
+    return Add(uid, Unpinning{.memory = message.session->RemoveSegments(),
+                              .pinned = std::move(message.pinned),
+                              .uid = uid});
+  }
   for (SegmentMemory& memory : message.session->RemoveSegments()) Unmap(uid, std::move(memory));
 }
 
@@ -145,6 +150,14 @@ void Mapper::Handle(DiscardMemory message) { Unmap(message.uid, std::move(messag
 void Mapper::Handle(const MakeScratch& message) { Add(kOwnUid, message); }
 
 void Mapper::Handle(DiscardScratch message) { Add(kOwnUid, std::move(message)); }
+
+void Mapper::Handle(const PinResiduals& message) { Add(kOwnUid, message); }
+
+void Mapper::Handle(DiscardResiduals message) {
+  Unpinning work{.memory = {}, .pinned = std::move(message.pinned), .uid = kOwnUid};
+  work.memory.emplace_back(std::move(message.memory));
+  Add(kOwnUid, std::move(work));
+}
 
 void Mapper::Unmap(std::uint32_t uid, SegmentMemory memory) {
   const std::int8_t device = memory.device();
@@ -250,6 +263,23 @@ void Mapper::FillScratch(const MakeScratch& message, ScratchMade& made) const {
 // Unmapped with the work.
 bool Mapper::DoSlice(DiscardScratch& work, TimeNs /*now*/) {
   work.memory.clear();
+  return true;
+}
+
+bool Mapper::DoSlice(PinResiduals& work, TimeNs /*now*/) {
+  ResidualsPinned answer{
+      .job = work.job,
+      .pinned = Error(Code::kUnavailable, "this service has no GPU to pin it for")};
+  if (gpus_ != nullptr) answer.pinned = transport::PinnedRange::Pin(*gpus_, work.memory);
+  HR_CHECK(dispatch_.has_value(), work.job.value);
+  // A job asks once.
+  dispatch_->Send(std::move(answer));
+  return true;
+}
+
+bool Mapper::DoSlice(Unpinning& work, TimeNs /*now*/) {
+  work.pinned = {};
+  for (SegmentMemory& memory : work.memory) Unmap(work.uid, std::move(memory));
   return true;
 }
 

@@ -1,5 +1,5 @@
-// The mapping actor: maps clients' memory, unmaps memory that is no longer used, and makes scratch
-// memory. Nothing on the data path waits for it; registrations do.
+// The mapping actor: maps clients' memory, unmaps memory that is no longer used, makes scratch
+// memory, and pins residuals for GPUs. Nothing on the data path waits for it; registrations do.
 //
 // It works in slices: a segment of the host is mapped and unmapped a few MiB at a time, and after
 // each slice the next uid has its turn, and of one uid the next segment. So a small registration is
@@ -74,7 +74,14 @@ class Mapper final : public Actor {
     std::int8_t device = transport::kHost;
     std::uint64_t size = 0;  // at first
   };
-  using Work = std::variant<HostMapping, Unmapping, MapDeviceSegment, MakeScratch, DiscardScratch>;
+  // Memory that is unmapped once it is pinned no more.
+  struct Unpinning {
+    std::vector<SegmentMemory> memory;
+    transport::PinnedRange pinned;
+    std::uint32_t uid = 0;  // whose the memory is
+  };
+  using Work = std::variant<HostMapping, Unmapping, MapDeviceSegment, MakeScratch, DiscardScratch,
+                            PinResiduals, Unpinning>;
 
   void Handle(MapSegment message);
   void Handle(MapDeviceSegment message);
@@ -83,6 +90,8 @@ class Mapper final : public Actor {
   void Handle(DiscardMemory message);
   void Handle(const MakeScratch& message);
   void Handle(DiscardScratch message);
+  void Handle(const PinResiduals& message);
+  void Handle(DiscardResiduals message);
   void Handle(const Ping& message);
 
   // Each does one slice, and returns whether nothing is left to do.
@@ -91,6 +100,8 @@ class Mapper final : public Actor {
   bool DoSlice(MapDeviceSegment& work, TimeNs now);
   bool DoSlice(MakeScratch& work, TimeNs now);
   bool DoSlice(DiscardScratch& work, TimeNs now);
+  bool DoSlice(PinResiduals& work, TimeNs now);
+  bool DoSlice(Unpinning& work, TimeNs now);
 
   // Whether it asks CUDA's driver.
   bool IsForGpus(const Work& work) const;

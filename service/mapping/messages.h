@@ -1,8 +1,10 @@
 // The messages to mapping. A message owns what it carries; its receiver owns the message.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <variant>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "service/session/scratch_memory.h"
 #include "service/session/segment_memory.h"
 #include "service/session/session.h"
+#include "transport/memory/pinned_memory.h"
 #include "transport/transport.h"
 
 namespace headrace::service {
@@ -41,6 +44,7 @@ struct CancelMapping {
 // To be unmapped and closed; no lane uses the memory any more.
 struct DiscardSession {
   std::unique_ptr<Session> session;
+  transport::PinnedRange pinned{};  // of its memory; goes first
 };
 struct DiscardMemory {
   SegmentMemory memory;
@@ -59,7 +63,19 @@ struct MakeScratch {
 struct DiscardScratch {
   std::vector<ScratchMemory> memory;
 };
-using MappingMessage = std::variant<MapSegment, MapDeviceSegment, CancelMapping, DiscardSession,
-                                    DiscardMemory, MakeScratch, DiscardScratch, Ping>;
+// Pins whole pages of host memory for all GPUs, which nobody unmaps before the answer:
+// ResidualsPinned, in any case.
+struct PinResiduals {
+  JobId job;
+  std::span<std::byte> memory;
+};
+// Gives back memory of the service's own that was pinned; no lane uses it any more.
+struct DiscardResiduals {
+  Mapping memory;
+  transport::PinnedRange pinned;
+};
+using MappingMessage =
+    std::variant<MapSegment, MapDeviceSegment, CancelMapping, DiscardSession, DiscardMemory,
+                 MakeScratch, DiscardScratch, PinResiduals, DiscardResiduals, Ping>;
 
 }  // namespace headrace::service

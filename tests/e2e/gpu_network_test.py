@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import tempfile
 import unittest
 from typing import Any
 
@@ -218,6 +220,56 @@ class TwoNodes(unittest.TestCase):
             self.assertAlmostEqual(applied / 2 + left, given, delta=1e-4)
             errors.append(abs(applied / 2 - given))
         self.assertGreater(max(errors), 0.01, "nothing was encoded")
+
+    def test_gpus_encode_to_the_bits_of_nodes_whose_hosts_do(self) -> None:
+        """Both nodes on GPUs, one of them, and neither: gradients, what is left out, and operations."""
+        found = {}
+        for coded in ("on", "on"), ("on", "off"), ("off", "off"):
+            self.services = Services(self.cluster, *LIBRARIES, "--rails", "lo")
+            for index, value in enumerate(coded):
+                self.services.start(index, "--gpu-codecs", value)
+            ranks = self.ranks([2, 1], "coded")
+            found[coded] = self.sums_of(ranks)
+            for index, value in enumerate(coded):
+                (job,) = self.services[index].ctl_json("jobs")["jobs"]
+                compression = job["compression"]
+                self.assertGreater(compression["bytes"], 0)
+                by_gpus = compression["gpu_bytes"]
+                self.assertEqual(by_gpus > 0, value == "on", f"{by_gpus} bytes by GPUs, which are {value}")
+                places = self.processors(self.services[index], "coded")
+                self.assertEqual("GPU 0" in places, value == "on", places)
+            ranks.__exit__()
+        self.assertEqual(found["on", "on"], found["off", "off"])
+        self.assertEqual(found["on", "off"], found["off", "off"])
+
+    def processors(self, service: Service, job: str) -> set[str]:
+        """Those that have encoded blocks of the job."""
+        with tempfile.NamedTemporaryFile() as file:
+            code, said = service.ctl("trace", job, "-o", file.name)
+            self.assertEqual(code, 0, said)
+            events = json.load(file)["traceEvents"]
+        return {event["args"]["coded_on"] for event in events if "coded_on" in event.get("args", {})}
+
+    def sums_of(self, ranks: Ranks) -> list[Any]:
+        """What a job's iterations and operations in codecs have left each rank."""
+        for member in ranks.members:
+            device = member.rank % 2
+            member.send("gradients", counts=[6000, 300, 9000], device=device, compress={"*": "int8"})
+        for member in ranks.members:
+            member.receive()
+        for member in ranks.members:
+            member.send("apply", iterations=30, seed=member.rank)
+        found = [member.receive() for member in ranks.members]
+        for codec in ("bf16", "int8-stochastic"):
+            ranks.each("compress", codec=codec)
+            for member in ranks.members:
+                member.call("tensor", name=codec, count=COUNT, device=member.rank % 2)
+                member.call("noise", name=codec, seed=member.rank)
+            ranks.each("post", kind="all_reduce", name=codec)
+            ranks.each("wait")
+            found.append(ranks.each("digest", name=codec))
+            self.assertEqual(len(set(found[-1])), 1, codec)
+        return found
 
     def test_nodes_that_differ_are_refused_with_both_names_and_settings(self) -> None:
         self.services = Services(self.cluster, *LIBRARIES, "--rails", "lo")

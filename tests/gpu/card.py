@@ -79,7 +79,7 @@ def calls_of(machine: Machine) -> list[list[Step]]:
         ],
         [
             with_torch(270, "nodes.py", "two nodes on one GPU, by NCCL", "nccl"),
-            with_torch(290, "nodes.py", "two nodes on one GPU, by pinned memory", "staged", "bf16", "int8-stochastic"),
+            with_torch(290, "nodes.py", "two nodes on one GPU, by pinned memory, coded by GPUs", "staged", "int8"),
         ],
         [
             with_torch(170, "stacks.py", "stacks of torch, DDP", "ddp"),

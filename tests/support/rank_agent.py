@@ -66,10 +66,17 @@ class Agent:
 
         return hashlib.sha256(self.memory(name).tobytes()).hexdigest()
 
+    def compress(self, codec: str | None) -> None:
+        """Sends later all_reduces between nodes in that codec."""
+        import headrace
+
+        headrace.compress_all_reduces(self.session, codec)
+
     def noise(self, name: str, seed: int) -> None:
         import numpy
 
-        view = self.tensors[name].numpy()
+        tensor = self.tensors[name]
+        view = tensor.numpy() if tensor.device is None else self.memory(name)
         view[:] = numpy.random.default_rng(seed).standard_normal(len(view))
 
     def exercise(

@@ -92,6 +92,8 @@ void Blocks::RemoveJob(Job& job) {
       mapping_.Send(DiscardScratch{std::move(memory)});
     }
   }
+  if (job.residuals.OnGpus() == nullptr) return;
+  mapping_.Send(DiscardResiduals{std::move(job.residuals.own), job.residuals.PopPinned()});
 }
 
 void Blocks::Free(Job& job, Block& block) {

@@ -43,7 +43,7 @@ Flow::Flow(std::vector<LanePort> lanes, BoardWriter& board, Outgoing<PeersMessag
       lanes_(std::move(lanes), board),
       blocks_(lanes_, board, recorder_, wait_reasons_, mapping),
       settings_(blocks_, events_),
-      plans_(lanes_, blocks_, board, recorder_, settings_, events_, peers, rpc),
+      plans_(lanes_, blocks_, board, recorder_, settings_, events_, peers, rpc, mapping),
       peers_(peers) {}
 
 void Flow::AddJob(Job& job, TimeNs now) {

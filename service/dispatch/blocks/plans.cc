@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ipc/base/check.h"
+#include "ipc/sealed_memory.h"
 
 namespace headrace::service {
 namespace {
@@ -85,6 +86,7 @@ std::optional<Failure> Plans::MakeResiduals(Job& job, const plan::Plan& plan) {
     if (session == nullptr || session->gradients() == nullptr) continue;
     job.residuals.memory = session->gradients()->residuals;
     if (job.residuals.memory == nullptr) continue;
+    job.residuals.of_rank = rank;
     job.residuals.factors_rank = session->gradients()->factors_rank;
     job.residuals.factor_offsets = session->gradients()->factor_offsets;
     job.residuals.left_out.Reset(job.gradients->count(), true);
@@ -114,6 +116,36 @@ std::optional<Failure> Plans::MakeResiduals(Job& job, const plan::Plan& plan) {
                      "it (Session.layout does where compress was given)");
   }
   return {};
+}
+
+void Plans::PinResiduals(Job& job, const plan::Plan& plan) {
+  Residuals& residuals = job.residuals;
+  const bool wanted = std::ranges::any_of(plan.codecs, [&job](const plan::CodecRun& run) {
+    return (job.device_codecs >> run.codec.kind & 1U) != 0;
+  });
+  if (!wanted || residuals.memory == nullptr || !job.HasGradientsOnGpus()) return;
+  if (residuals.pinning != Residuals::Pinning::kNotAsked) return;
+  residuals.pinned_ahead = reinterpret_cast<std::uintptr_t>(residuals.memory) % ipc::kPageSize;
+  const std::size_t size = residuals.pinned_ahead + job.gradients->bytes();
+  const std::size_t pages = (size + ipc::kPageSize - 1) / ipc::kPageSize;
+  residuals.pinning = Residuals::Pinning::kUnderWay;
+  mapping_.Send(service::PinResiduals{
+      job.id(), {residuals.memory - residuals.pinned_ahead, pages * ipc::kPageSize}});
+}
+
+void Plans::ResidualsPinned(Job& job, struct ResidualsPinned message) {
+  Residuals& residuals = job.residuals;
+  HR_CHECK(residuals.pinning == Residuals::Pinning::kUnderWay, job.id().value);
+  residuals.pinning = message.pinned ? Residuals::Pinning::kDone : Residuals::Pinning::kOver;
+  if (message.pinned) {
+    residuals.pinned = std::move(message.pinned).value();
+    return;
+  }
+  events_.Report(
+      job, Code::kUnavailable,
+      fmt::format("its gradients are compressed by the host and not by GPUs, since these "
+                  "do not reach what encodings leave out: {}",
+                  message.pinned.error().text()));
 }
 
 std::optional<Failure> Plans::MakeFactors(Job& job, const plan::Plan& plan) {
@@ -165,6 +197,7 @@ std::optional<Failure> Plans::AcceptSwitch(Job& job, const PlanSwitch& message, 
   }
   const plan::Plan& plan = *job.gradients->offered()->plan;
   if (auto failure = MakeResiduals(job, plan)) return failure;
+  PinResiduals(job, plan);
   AnnounceServersResiduals(job, plan);
   if (auto failure = MakeFactors(job, plan)) return failure;
   Advance(job, now);

@@ -16,6 +16,7 @@
 #include "service/dispatch/observe/events.h"
 #include "service/dispatch/observe/plan_rows.h"
 #include "service/dispatch/observe/recorder.h"
+#include "service/mapping/messages.h"
 #include "service/peers/messages.h"
 #include "service/rpc/messages.h"
 #include "service/watch/board_writer.h"
@@ -26,7 +27,7 @@ class Plans {
  public:
   Plans(Lanes& lanes, Blocks& blocks, BoardWriter& board, Recorder& recorder,
         SettingChanges& settings, JobEvents& events, Outgoing<PeersMessage>& peers,
-        Outgoing<RpcMessage>& rpc)
+        Outgoing<RpcMessage>& rpc, Outgoing<MappingMessage>& mapping)
       : rows_(board),
         lanes_(lanes),
         blocks_(blocks),
@@ -34,7 +35,8 @@ class Plans {
         settings_(settings),
         events_(events),
         peers_(peers),
-        rpc_(rpc) {}
+        rpc_(rpc),
+        mapping_(mapping) {}
 
   // A rank has handed in its layout. The leader compares the layouts before it offers a plan.
   [[nodiscard]] std::optional<Failure> SetLayout(Job& job, Session& session,
@@ -49,6 +51,8 @@ class Plans {
   // The lane's messages for the job have moved to another rail. When some iterations have shown the
   // new costs, the leader makes the plan anew.
   void OnMoved(Job& job, std::uint8_t lane);
+  // GPUs reach what is left out of the job's gradients, or never will.
+  void ResidualsPinned(Job& job, struct ResidualsPinned message);
   // Every block of the iteration has ended.
   void EndIteration(Job& job, std::uint64_t iteration);
 
@@ -71,6 +75,8 @@ class Plans {
   // Finds memory for residuals. If a rank has kept residuals, with the first plan, since its sums
   // get them back; otherwise with the first plan that encodes.
   std::optional<Failure> MakeResiduals(Job& job, const plan::Plan& plan);
+  // Has residuals pinned where GPUs are to encode gradients of the plan; meanwhile the host does.
+  void PinResiduals(Job& job, const plan::Plan& plan);
   // Finds memory for the factors of the plan's matrices.
   std::optional<Failure> MakeFactors(Job& job, const plan::Plan& plan);
   // Frees that of matrices whose factors have another rank by now.
@@ -89,6 +95,7 @@ class Plans {
   JobEvents& events_;
   Outgoing<PeersMessage>& peers_;
   Outgoing<RpcMessage>& rpc_;
+  Outgoing<MappingMessage>& mapping_;
   TimeNs next_release_ = kNever;
 };
 

@@ -211,6 +211,7 @@ void AddResidual(Job& job, const Operation& operation, const Block& block, const
   if (block.from_gpus) return;
   transfer.residual = ResidualOf(job, operation, transfer);
   if (transfer.residual == nullptr || !operation.spec.OnGpu()) return;
+  if (block.coded_on() != transport::kHost) transfer.residual_on_gpus = job.residuals.OnGpus();
   transfer.residual_runs = operation.wire().runs;
   transfer.residual_skip = part.range.begin;
 }
@@ -365,7 +366,8 @@ void ReturnGpuScratch(Job& job, Block& block) {
 std::int8_t GpuToCode(Job& job, const Operation& operation, const Block& block) {
   const Codec codec = job.CodecOf(operation);
   if (operation.paired() || (job.device_codecs >> codec.kind & 1U) == 0) return transport::kHost;
-  if (operation.planned() && job.residuals.memory != nullptr) return transport::kHost;
+  const bool keeps = operation.planned() && job.residuals.memory != nullptr;
+  if (keeps && job.residuals.OnGpus() == nullptr) return transport::kHost;
   const std::vector<std::uint32_t>& local = job.local();
   const std::uint32_t rank = local[(block.sequence + block.index) % local.size()];
   const std::int8_t gpu = job.DeviceOf(operation, rank);

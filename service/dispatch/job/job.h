@@ -23,6 +23,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ipc/base/clock.h"
@@ -48,6 +49,7 @@
 #include "service/schedule/queue.h"
 #include "service/session/nodes.h"
 #include "service/session/session.h"
+#include "transport/memory/pinned_memory.h"
 #include "transport/transport.h"
 
 namespace headrace::service {
@@ -125,10 +127,28 @@ struct Residuals {
     return codec.parameter > factors_rank ? nullptr : memory + factor_offsets[gradient];
   }
 
+  // Where GPUs find it, once it is pinned for them.
+  std::byte* OnGpus() const {
+    return pinning == Pinning::kDone ? pinned.on_gpus() + pinned_ahead : nullptr;
+  }
+
+  // What is pinned, for whoever unmaps the memory; GPUs do not reach it any more.
+  transport::PinnedRange PopPinned() {
+    if (pinning == Pinning::kDone) pinning = Pinning::kOver;
+    return std::exchange(pinned, {});
+  }
+
   std::byte* memory = nullptr;
   std::uint32_t factors_rank = 0;
   std::vector<std::uint64_t> factor_offsets;
+  std::optional<std::uint32_t> of_rank;  // whose memory it is
   Mapping own;
+  // Mapping pins its pages where GPUs encode gradients. Until the answer is there, nobody unmaps
+  // it. kOver: that was refused, or they are given back.
+  enum class Pinning : std::uint8_t { kNotAsked, kUnderWay, kDone, kOver };
+  Pinning pinning = Pinning::kNotAsked;
+  transport::PinnedRange pinned;
+  std::size_t pinned_ahead = 0;  // bytes from the first page to `memory`
   std::optional<SessionId> booked_on;
   LeftOut left_out;
   bool servers_announced = false;  // that servers begin with none
@@ -143,6 +163,10 @@ struct OpenCounts {
 class Job {
  public:
   Job(const SessionIdentity& identity, TimeNs now);
+  // What is pinned of sessions' memory goes before it.
+  ~Job() { residuals.pinned = {}; }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
 
   JobId id() const { return id_; }
   const std::string& name() const { return name_; }
@@ -304,6 +328,11 @@ class Job {
   Codec CodecOf(const Operation& operation) const;
   // Whether this node's ranks have handed in gradients, and on GPUs.
   bool HasGradientsOnGpus() const;
+  // Whether it is GPUs that encode them, or will be.
+  bool EncodesOnGpus() const {
+    return device_codecs != 0 && HasGradientsOnGpus() &&
+           residuals.pinning != Residuals::Pinning::kOver;
+  }
   // The share of the operation's bytes that crosses between nodes.
   double SentShareOf(const Operation& operation) const;
   // Whether the operation's results are compared: they are the same on every rank, its turn has

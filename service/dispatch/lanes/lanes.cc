@@ -169,8 +169,7 @@ void Lanes::SetCodecCosts(std::vector<CodecCost> measured, std::span<const Codec
 std::vector<CodecCost> Lanes::CodecCostsOf(const Job& job) const {
   if (job.nodes() == nullptr) return {};
   const std::uint64_t iteration = job.gradients ? job.gradients->head_iteration() : 0;
-  const bool on_gpus = job.device_codecs != 0 && job.HasGradientsOnGpus();
-  return job.measured.codec_samples.Costs(on_gpus ? gpu_codec_costs_ : codec_costs_,
+  return job.measured.codec_samples.Costs(job.EncodesOnGpus() ? gpu_codec_costs_ : codec_costs_,
                                           DataNodesOf(job), job.nodes()->servers_count, iteration);
 }
 
@@ -278,6 +277,21 @@ void Lanes::SendShare(Job& job) {
 void Lanes::Notify(SendNotices notices) {
   HR_CHECK(first_rail_ < lanes_.size(), notices.job.value);
   lanes_[first_rail_].out.Send(std::move(notices));
+}
+
+void Lanes::SendNoticesOf(Job& job) {
+  SendNotices told;
+  for (Pairs::Notice& each : job.pairs().notices) {
+    if (told.notices.size() == kSendNoticesMax ||
+        (told.node != each.node && !told.notices.empty())) {
+      Notify(std::exchange(told, {}));
+    }
+    told.job = job.id();
+    told.node = each.node;
+    told.notices.push_back(std::move(each.notice));
+  }
+  job.pairs().notices.clear();
+  if (!told.notices.empty()) Notify(std::move(told));
 }
 
 std::uint64_t Lanes::Probe(RequestToken token) {

@@ -109,6 +109,8 @@ class Lanes {
     return count() == first_rail_ || lanes_[first_rail_].out.waiting() == 0;
   }
   void Notify(SendNotices notices);
+  // All that wait with the job's pairs, which go out before anything else about the job.
+  void SendNoticesOf(Job& job);
 
   // A round trip through every lane; each answers but those whose inbox is full: bit i of the
   // result stands for lane i.

@@ -105,6 +105,53 @@ TEST_F(GpuMapper, GivesMemoryOfADeadClientBackWithItsSession) {
   EXPECT_EQ(counts.mappings + counts.reservations + counts.memory_handles, 0U);
 }
 
+TEST_F(GpuMapper, PinsResidualsAndUnpinsThemBeforeTheyAreUnmapped) {
+  Start();
+  support::RecordingInbox<DispatchMessage> dispatch;
+  mapper_->ConnectDispatch(dispatch);
+  auto session = std::make_unique<Session>(
+      SessionIdentity{.id = SessionId{1}, .job = JobId{1}, .job_name = "job"},
+      ipc::Channel::Open(ipc::Channel::Create().value().fd.get()).value(), UniqueFd());
+  Mapping memory = Mapping::Anonymous(kGpuSize).value();
+  const std::span<std::byte> bytes(memory.data(), kGpuSize);
+  session->AddSegment(SegmentId{0}, std::move(memory));
+  EXPECT_TRUE(mapper_->inbox().Send(PinResiduals{JobId{1}, bytes}));
+  Work();
+  std::optional<ResidualsPinned> answer = dispatch.Take<ResidualsPinned>();
+  ASSERT_TRUE(answer && answer->pinned.ok());
+  std::memset(bytes.data(), 1, bytes.size());
+  EXPECT_EQ(*answer->pinned->on_gpus(), std::byte{1});
+  CudaDoubleCounts counts{};
+  doubled_.counts(&counts);
+  EXPECT_EQ(counts.host_registrations, 1U);
+  // Unpinning asks the driver, and unmapping waits for that.
+  ASSERT_TRUE(gpus_->memory_gate().TryBeginCollective());
+  EXPECT_TRUE(
+      mapper_->inbox().Send(DiscardSession{std::move(session), std::move(*answer->pinned)}));
+  Work();
+  doubled_.counts(&counts);
+  EXPECT_EQ(counts.host_registrations, 1U);
+  EXPECT_EQ(bytes.front(), std::byte{1}) << "it is still mapped";
+  gpus_->memory_gate().EndCollective();
+  Work(transport::MemoryGate::kLookEvery);
+  doubled_.counts(&counts);
+  EXPECT_EQ(counts.host_registrations, 0U);
+}
+
+TEST_F(GpuMapper, SaysWhatTheDriverSaysOfResidualsThatItDoesNotPin) {
+  Start();
+  support::RecordingInbox<DispatchMessage> dispatch;
+  mapper_->ConnectDispatch(dispatch);
+  Mapping memory = Mapping::Anonymous(kGpuSize).value();
+  doubled_.fail("cuMemHostRegister", 1, transport::CuResult::kOutOfMemory);
+  EXPECT_TRUE(mapper_->inbox().Send(PinResiduals{JobId{1}, {memory.data(), kGpuSize}}));
+  Work();
+  const std::optional<ResidualsPinned> answer = dispatch.Take<ResidualsPinned>();
+  ASSERT_TRUE(answer.has_value());
+  ASSERT_FALSE(answer->pinned.ok());
+  EXPECT_EQ(answer->pinned.error().code(), Code::kExhausted);
+}
+
 TEST_F(GpuMapper, AnswersWithTheDriversWordsWhenItRefuses) {
   Start();
   const auto refused = [&](const char* function, transport::CuResult result, Code code) {
