@@ -130,6 +130,9 @@ struct Transfer {
   // one, or with one that loses nothing, all_reduce and reduce_scatter add it first, and leave
   // zeros.
   Codec codec = Codec::kNone;
+  // Between nodes, of an all_reduce that crosses as it is: the codec that was asked for all the
+  // same. Nodes that were asked for different ones do not mean the same transfer.
+  Codec asked_codec = Codec::kNone;
   std::byte* residual = nullptr;
   // Where GPUs find the residual, where the memory of member `self` is a GPU's: it is pinned then.
   // Such a transfer has no runs, and a codec of Capabilities::device_codecs.

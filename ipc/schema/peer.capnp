@@ -8,7 +8,7 @@ using Quorum = import "client.capnp".Quorum;
 using Membership = import "client.capnp".Membership;
 $Cxx.namespace("headrace::schema");
 
-const peerProtocolVersion :UInt32 = 15;
+const peerProtocolVersion :UInt32 = 16;
 
 struct PeerHello {
   protocolVersion @0 :UInt32;

@@ -145,6 +145,8 @@ class Trial {
       header.dtype = static_cast<std::uint8_t>(TypeAt(header.position));
       header.codec = CodecAt(header.position).kind;
       header.codec_parameter = CodecAt(header.position).parameter;
+      header.asked_codec = 0;
+      header.asked_codec_parameter = 0;
       const bool factored = IsFactored(header.position);
       const bool served = fleet_.nodes_count() > kDataCount;
       header.rows = factored ? kRows : 0;

@@ -11,6 +11,7 @@ CollectiveSpec Normal(CollectiveSpec spec) {
     spec.root = plain.root;
     spec.root_rank = plain.root_rank;
   }
+  if (spec.kind != Collective::kAllReduce || spec.encoded()) spec.asked_codec = plain.asked_codec;
   if (!spec.factored()) spec.rows = plain.rows;
   if (spec.factored() || !MayHaveResidual(spec)) spec.place = plain.place;
   if (spec.kind == Collective::kBarrier) {
@@ -35,6 +36,7 @@ CollectiveSpec SpecOf(const Transfer& transfer) {
                  .operation_count = transfer.operation_count,
                  .divisor = transfer.divisor != 0 ? transfer.divisor : transfer.members_count,
                  .codec = transfer.codec,
+                 .asked_codec = transfer.asked_codec,
                  .rows = transfer.rows,
                  .place = transfer.place});
 }
@@ -42,7 +44,8 @@ CollectiveSpec SpecOf(const Transfer& transfer) {
 std::optional<CollectiveSpec> SpecOf(const MessageHeader& header, std::uint32_t members_count) {
   const auto kind = static_cast<Collective>(header.kind);
   if (!RunsBetweenNodes(kind) || !IsDType(header.dtype) || !IsReduction(header.reduction) ||
-      !IsCodec(header.codec, header.codec_parameter)) {
+      !IsCodec(header.codec, header.codec_parameter) ||
+      !IsCodec(header.asked_codec, header.asked_codec_parameter)) {
     return std::nullopt;
   }
   const CollectiveSpec spec{
@@ -56,6 +59,7 @@ std::optional<CollectiveSpec> SpecOf(const MessageHeader& header, std::uint32_t 
       .operation_count = header.operation_count,
       .divisor = header.divisor,
       .codec = {static_cast<Codec::Kind>(header.codec), header.codec_parameter},
+      .asked_codec = {static_cast<Codec::Kind>(header.asked_codec), header.asked_codec_parameter},
       .rows = header.rows,
       .place = header.place};
   if (spec.count > kTransferBytesMax / SizeOf(spec.dtype)) return std::nullopt;
@@ -72,13 +76,15 @@ void WriteSpec(const CollectiveSpec& spec, MessageHeader& header) {
   header.dtype = static_cast<std::uint8_t>(spec.dtype);
   header.reduction = static_cast<std::uint8_t>(spec.reduction);
   header.root = spec.root;
-  header.root_rank = spec.root_rank;
+  header.root_rank = static_cast<std::uint16_t>(spec.root_rank);
   header.count = spec.count;
   header.block_count = spec.block_count;
   header.operation_count = spec.operation_count;
   header.divisor = spec.divisor;
   header.codec = spec.codec.kind;
   header.codec_parameter = spec.codec.parameter;
+  header.asked_codec = spec.asked_codec.kind;
+  header.asked_codec_parameter = spec.asked_codec.parameter;
   header.rows = spec.rows;
   header.place = spec.place;
 }
@@ -93,6 +99,8 @@ std::string Describe(const CollectiveSpec& spec) {
     text += ")";
   }
   if (spec.encoded()) text += " as " + Name(spec.codec);
+  if (spec.asked_codec != Codec::kNone)
+    text += " as it is (asked for: " + Name(spec.asked_codec) + ")";
   if (spec.factored()) text += " of " + std::to_string(spec.rows) + " rows";
   if (spec.block_count > spec.count || spec.operation_count > spec.block_count) {
     text += ", of a block of " + std::to_string(spec.block_count) + " in an operation of " +

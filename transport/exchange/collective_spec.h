@@ -29,8 +29,9 @@ struct CollectiveSpec {
   std::uint64_t operation_count = 0;
   std::uint32_t divisor = 0;
   Codec codec = Codec::kNone;
-  std::uint64_t rows = 0;   // of a matrix that is factored
-  std::uint64_t place = 0;  // where servers sum: see Transfer
+  Codec asked_codec = Codec::kNone;  // of what is not encoded: see Transfer
+  std::uint64_t rows = 0;            // of a matrix that is factored
+  std::uint64_t place = 0;           // where servers sum: see Transfer
 
   bool encoded() const { return codec != Codec::kNone; }
   // Two factors of it cross, one behind the other, and are summed as they are (factor_sum.h).

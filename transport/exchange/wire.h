@@ -41,9 +41,12 @@ struct MessageHeader {
   std::uint8_t codec = 0;    // the encoding of the bytes: Codec::Kind and its parameter
   std::uint8_t codec_parameter = 0;
   std::uint32_t divisor = 0;
-  std::uint32_t root_rank = 0;  // rank within the root member, which may have several
-  std::uint64_t rows = 0;       // of a matrix that crosses as two factors
-  std::uint64_t place = 0;      // Transfer::place, where servers sum
+  std::uint16_t root_rank = 0;  // rank within the root member, which may have several
+  // Transfer::asked_codec, of what crosses as it is.
+  std::uint8_t asked_codec = 0;
+  std::uint8_t asked_codec_parameter = 0;
+  std::uint64_t rows = 0;   // of a matrix that crosses as two factors
+  std::uint64_t place = 0;  // Transfer::place, where servers sum
   // Used by a wire of several rails, else 0: the message's number on its link, and the number of
   // the first message that has not arrived in the other direction.
   std::uint64_t sequence = 0;

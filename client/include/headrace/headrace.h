@@ -455,11 +455,11 @@ HR_API hr_status hr_all_reduce(hr_session* session, hr_tensor* tensor, const hr_
                                hr_reduction reduction, hr_operation* operation, hr_error* error);
 /* Sets the codec that compresses this session's later all-reduces between nodes: "none", "bf16",
  * "fp16", "int8-stochastic", "int4-stochastic" or "lossless"; NULL means "none". It applies to sums
- * and averages of float32 of at least 16 KiB, on GPUs only where their memory crosses through the
- * host's (gpu_network = staged). All ranks must set the same codec between the same operations;
- * operations with different codecs end with HR_MISMATCH: inside a node all of them, between nodes
- * those that it applies to. All ranks get the same bits. The other codecs need error feedback,
- * which only a layout has (hr_layout_options). Errors: HR_INVALID_ARGUMENT. */
+ * and averages of float32 of at least 16 KiB. With gpu_network = nccl those on GPUs cross as they
+ * are, which an event of the job says. All ranks must set the same codec between the same
+ * operations; operations with different codecs end with HR_MISMATCH, small ones too, but for those
+ * that NCCL carries between nodes. All ranks get the same bits. The other codecs need error
+ * feedback, which only a layout has (hr_layout_options). Errors: HR_INVALID_ARGUMENT. */
 HR_API hr_status hr_session_compress(hr_session* session, const char* codec, hr_error* error);
 /* Replaces the range of every other rank by that of rank `root`. */
 HR_API hr_status hr_broadcast(hr_session* session, hr_tensor* tensor, const hr_range* range,
@@ -764,9 +764,8 @@ typedef struct hr_layout_options {
    * factors of rank 2 (1 to 32; default: 4) of each matrix (`rows`) whose factors have less than
    * half of its elements, and nothing else compressed. Error feedback: what an encoding leaves out
    * is added to the next iteration's gradient; lossless leaves nothing out. All ranks get the same
-   * bits. Gradients on GPUs have no error feedback: they take none, bf16, fp16, int8-stochastic,
-   * int4-stochastic or lossless, and only where they cross through the host's memory (gpu_network =
-   * staged). Environment variable: HEADRACE_COMPRESS. */
+   * bits. Gradients on GPUs take codecs only with gpu_network = staged, and their residuals are
+   * kept in the host's memory (`residuals_segment`). Environment variable: HEADRACE_COMPRESS. */
   char codec[HR_CODEC_SIZE];
   /* NULL, or a list with one codec name for each gradient. An entry that is not NULL sets the codec
    * of its gradient, whatever its size; `codec` and `headracectl compress` do not apply to it. Read

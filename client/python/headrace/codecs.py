@@ -84,7 +84,8 @@ def keeps_residuals() -> bool:
 
 def compress_all_reduces(session: Session, codec: str | None) -> None:
     """Sets the codec in which a session's all_reduces cross between nodes from now on, if they are sums or
-    averages of float32 of 16 KiB or more; on GPUs only if their memory crosses through the host's.
+    averages of float32 of 16 KiB or more. With ``gpu_network = nccl`` those on GPUs cross as they are, which an
+    event of the job says.
 
     ``codec``: "bf16", "fp16", "int8-stochastic", "int4-stochastic", "lossless", or "none", as is None. All
     ranks must set the same between the same operations. Other codecs need residuals, which only layouts keep.

@@ -153,7 +153,23 @@ void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
                      job.DescribeOperation(operation), kBlocksPerOperationMax, block_bytes)},
         now);
   }
+  if (IsLeftAsItIs(job, operation) && !job.record->said_as_it_is) {
+    job.record->said_as_it_is = true;
+    events_.Report(
+        job, Code::kUnavailable,
+        fmt::format(
+            "{} is to cross as {}, and crosses as it is, as do all like it: NCCL takes GPUs' "
+            "memory so, and nodes do not compare their codecs there; gpu_network = staged "
+            "compresses",
+            job.DescribeOperation(operation), Name(operation.spec.codec)));
+  }
   blocks_.Begin(job, operation, now);
+}
+
+// Whether a codec was asked for that NCCL's lanes leave out.
+bool Flow::IsLeftAsItIs(const Job& job, const Operation& operation) {
+  return operation.spec.codec != Codec::kNone && operation.spec.OnGpu() && job.nodes() != nullptr &&
+         CrossesFromGpus(operation.spec, *job.nodes());
 }
 
 // What came with the announcement. Its receiver has said how many elements it expects, and was

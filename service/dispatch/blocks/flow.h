@@ -159,6 +159,7 @@ class Flow {
     return pair.MayBegin() && (pair.away == Away::kGoes || !job.steering.paused());
   }
   void MakeReady(Job& job, Operation& operation, TimeNs now);
+  static bool IsLeftAsItIs(const Job& job, const Operation& operation);
   // Whether the pair's message came with its announcement: then it is received, and has ended.
   bool ReceiveData(Job& job, Operation& operation, TimeNs now);
   // Whether the operation cannot end well without a post of that rank.

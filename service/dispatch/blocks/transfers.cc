@@ -260,6 +260,7 @@ void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
   }
   if (transfer.kind == Collective::kAllReduce) {
     transfer.codec = job.CodecOf(operation);
+    if (!operation.planned()) transfer.asked_codec = operation.spec.codec;
     if (transfer.codec.kind == Codec::kPowerSgd) {
       const WireBlock& matrix = operation.wire();
       transfer.rows = matrix.rows;

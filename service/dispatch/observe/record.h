@@ -170,6 +170,7 @@ struct JobRecord {
   std::uint32_t events_sent = 0;
   RecoveryRecord recovery;
   NotFiniteRecord not_finite;
+  bool said_as_it_is = false;  // that NCCL leaves out the codecs that operations ask for
 
   std::uint16_t& RowOf(const Operation& operation) {
     const std::uint64_t sequence = operation.spec.sequence;

@@ -52,6 +52,9 @@ std::vector<Lie> AllLies() {
           {"CodecOfASumOfIntegers",
            [](MessageHeader& header) { header.codec = static_cast<std::uint8_t>(Codec::kInt8); }},
           {"RootRankOfASum", [](MessageHeader& header) { header.root_rank = 1; }},
+          {"AskedCodecBeyond", [](MessageHeader& header) { header.asked_codec = 200; }},
+          {"AskedParameterWithoutCodec",
+           [](MessageHeader& header) { header.asked_codec_parameter = 1; }},
           {"AverageByZero",
            [](MessageHeader& header) {
              header.reduction = static_cast<std::uint8_t>(Reduction::kAverage);

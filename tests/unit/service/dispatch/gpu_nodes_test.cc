@@ -115,6 +115,11 @@ TEST_P(GpuNodes, EncodeWhatCrossesThroughTheHost) {
               0)
         << "rank " << rank;
   }
+  const auto& events = gpus.cluster.node(0).watch_tap().events;
+  const auto says = [](const std::string& text) {
+    return text.find("is to cross as bf16, and crosses as it is") != std::string::npos;
+  };
+  EXPECT_EQ(std::ranges::count_if(events, says), encodes ? 0 : 1);
   if (!encodes) return;
   World plain(ranks);
   plain.Form(ranks, kCount * sizeof(float));

@@ -335,6 +335,33 @@ TEST(Nodes, FindOutWhenNodesPostDifferentThings) {
   ExpectFailed(*spread.clients[found], 1, Code::kMismatch, {"10", "11"});
 }
 
+// Also where neither applies: what is small crosses as it is.
+TEST(Nodes, FindOutWhenTheyAskForDifferentCodecs) {
+  for (const std::uint64_t count : {100U, 8000U}) {
+    for (const Codec other : {Codec(Codec::kNone), Codec(Codec::kFloat16)}) {
+      Spread spread(Ranks{{0}, {1}});
+      ipc::Record record = OnSegment(Collective::kAllReduce, DType::kFloat32, count);
+      record.tag = SteeringValue(Codec::kBFloat16);
+      spread.clients[0]->Post(record);
+      record.tag = SteeringValue(other);
+      spread.clients[1]->Post(record);
+      spread.cluster.Advance(100 * kMillisecond);
+      EXPECT_FALSE(spread.Broken(0).empty() && spread.Broken(1).empty()) << count << Name(other);
+      const std::size_t found = spread.Broken(0).empty() ? 1 : 0;
+      ExpectFailed(*spread.clients[found], 1, Code::kMismatch, {"bf16"});
+    }
+  }
+}
+
+TEST(Nodes, AskForTheSameCodecWhereItDoesNotApply) {
+  Spread spread(Ranks{{0}, {1}});
+  ipc::Record record = OnSegment(Collective::kAllReduce, DType::kInt32, 100);
+  record.tag = SteeringValue(Codec::kBFloat16);
+  for (ClientEnd* client : spread.clients) client->Post(record);
+  spread.cluster.Advance(100 * kMillisecond);
+  for (const ClientEnd* client : spread.clients) ExpectOk(*client, 1);
+}
+
 // Each rail moves a share of a block, and shares of unequal blocks may be equal.
 TEST(Nodes, FindOutWhenUnequalOperationsHaveEqualSharesOfRails) {
   for (std::uint64_t count = 2; count <= 80; count += 2) {

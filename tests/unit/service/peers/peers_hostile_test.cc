@@ -57,8 +57,8 @@ class PeersHostile : public testing::Test {
 
 TEST_F(PeersHostile, NamesBothVersionsAndBothPrograms) {
   ExpectHelloRefused(
-      {.protocol_version = 16, .program = "headraced 9.9", .node = "x"}, Code::kVersionMismatch,
-      {"headraced 0.1.0 on node a speaks peer protocol 15", "headraced 9.9 on node x speaks 16"});
+      {.protocol_version = 17, .program = "headraced 9.9", .node = "x"}, Code::kVersionMismatch,
+      {"headraced 0.1.0 on node a speaks peer protocol 16", "headraced 9.9 on node x speaks 17"});
 }
 
 TEST_F(PeersHostile, NamesTheNodeWhoseNameIsTaken) {
