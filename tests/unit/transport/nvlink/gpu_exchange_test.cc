@@ -43,6 +43,37 @@ struct Outcome {
   }
 };
 
+// A GPU of which nothing is heard while it is `busy`.
+class BusyCodec final : public DeviceCodec {
+ public:
+  explicit BusyCodec(std::shared_ptr<DeviceCodec> codec) : codec_(std::move(codec)) {}
+
+  std::uint32_t codecs() const override { return codec_->codecs(); }
+  Result<std::unique_ptr<PinnedStaging>> Pin(std::span<std::byte> memory) override {
+    return codec_->Pin(memory);
+  }
+  bool HasRoom(std::int8_t device) const override { return codec_->HasRoom(device); }
+  Status Encode(std::int8_t device, const EncodedRange& from, std::byte* out) override {
+    return codec_->Encode(device, from, out);
+  }
+  Status DecodeSum(std::int8_t device, std::span<const std::byte* const> inputs, bool onto,
+                   std::uint32_t divisor, const EncodedRange& to) override {
+    return codec_->DecodeSum(device, inputs, onto, divisor, to);
+  }
+  std::uint64_t TicketOf(std::int8_t device) const override { return codec_->TicketOf(device); }
+  std::optional<Status> Ended(std::int8_t device, std::uint64_t ticket) const override {
+    if (busy) return std::nullopt;
+    return codec_->Ended(device, ticket);
+  }
+  bool Poll() override { return !busy && codec_->Poll(); }
+  void Wait() override { codec_->Wait(); }
+
+  bool busy = true;
+
+ private:
+  const std::shared_ptr<DeviceCodec> codec_;  // owners: this and the test
+};
+
 class GpuExchange : public LaneOfGpus {
  protected:
   void SetUp() override {
@@ -190,6 +221,42 @@ TEST_F(GpuExchange, EncodesWithoutResiduals) {
   const Outcome on_host = SumsOf(test, 2);
   test.on_gpu = 3;
   EXPECT_EQ(SumsOf(test, 2), on_host);
+}
+
+// The other node's message for a piece that is not encoded here yet.
+TEST_F(GpuExchange, HoldsAMessageThatComesWhileAKernelIsAtWorkOnItsPiece) {
+  const SumCase test{.nodes = 2, .count = 257, .has_residual = false};
+  const Outcome on_host = SumsOf(test, 1);
+  const auto busy = std::make_shared<BusyCodec>(codecs_[0]);
+  FleetOptions options = OptionsOf(test);
+  options.device_codecs[0] = busy;
+  std::vector<std::byte*> memory = {OnGpu(0, std::vector<float>(test.count)),
+                                    OnGpu(1, std::vector<float>(test.count))};
+  {
+    Fleet fleet(options);
+    std::mt19937_64 random(7);
+    for (std::byte* const of_node : memory) Fill(of_node, test.count, random);
+    for (std::uint32_t node = 0; node < 2; ++node) {
+      Transfer transfer = TransferOf(test, node, 1, {});
+      transfer.members[node] = memory[node];
+      if (node == 0) transfer.devices[0] = 0;
+      fleet.Post(node, transfer);
+    }
+    const std::uint64_t sent = fleet.node(1).counters().messages_sent;
+    for (int step = 0; step < 1000; ++step) fleet.Step();
+    EXPECT_GT(fleet.node(1).counters().messages_sent, sent);
+    EXPECT_EQ(fleet.node(0).counters().messages_sent, 0U) << "nothing is encoded yet";
+    EXPECT_TRUE(fleet.completions(0).empty());
+    busy->busy = false;
+    fleet.RunToTheEnd();
+    EXPECT_EQ(fleet.node(0).counters().messages_dropped, 0U);
+    for (std::uint32_t node = 0; node < 2; ++node) {
+      ASSERT_EQ(fleet.completions(node).size(), 1U);
+      EXPECT_EQ(fleet.completions(node)[0].code, Code::kOk) << fleet.completions(node)[0].cause;
+      EXPECT_EQ(Read<std::uint32_t>(memory[node], test.count), on_host.results[node]);
+    }
+  }
+  FreeMemory();
 }
 
 TEST_F(GpuExchange, ReportsWhatTheCodecsCameTo) {
