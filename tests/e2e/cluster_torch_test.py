@@ -40,6 +40,30 @@ class OverNodes(unittest.TestCase):
         for other in others:
             self.assertEqual(first.tobytes(), other.tobytes())
 
+    def test_a_run_with_powersgd_that_is_resumed_from_its_state_has_the_same_bits(self) -> None:
+        services, folder = self.start(2)
+        program = os.path.join(HERE, "cluster_resumed.py")
+        found = {}
+        for name, source, steps in (
+            ("whole", "", ("0", "12")),
+            ("begun", "", ("0", "6")),
+            ("resumed", "begun", ("6", "12")),
+            ("forgot", "begun", ("6", "12", "forgets")),
+        ):
+            target = os.path.join(folder, name)
+            os.mkdir(target)
+            torchrun.run(self, services, 1, folder, program, os.path.join(folder, source), target, *steps)
+            one, other = (
+                numpy.fromfile(os.path.join(target, f"parameters.{rank}"), numpy.float32)
+                for rank in range(2)
+            )
+            self.assertTrue(numpy.isfinite(one).all())
+            self.assertEqual(one.tobytes(), other.tobytes(), name)
+            found[name] = one.tobytes()
+        self.assertEqual(found["resumed"], found["whole"])
+        self.assertNotEqual(found["begun"], found["whole"])
+        self.assertNotEqual(found["forgot"], found["whole"], "what was left out before counts")
+
     def test_small_buckets_of_ddp_move_by_a_plan_where_that_changes_no_bit(self) -> None:
         for nodes, ranks, step in ((2, 2, "PLANNED"), (3, 1, "ENDED")):
             with self.subTest(nodes=nodes):
