@@ -33,7 +33,8 @@ inline constexpr std::size_t kFlightStagesMax = 6;
 inline constexpr std::size_t kGpuRowsMax = 16;   // GPUs of the node that the service uses
 inline constexpr std::size_t kPeerRowsMax = 64;  // services of other nodes
 inline constexpr std::size_t kUserRowsMax = 128;
-inline constexpr std::size_t kCodeCounts = 16;  // one for each headrace::Code, and room
+inline constexpr std::size_t kServedRowsMax = 64;  // jobs that a server sums for
+inline constexpr std::size_t kCodeCounts = 16;     // one for each headrace::Code, and room
 
 enum class ServiceState : std::uint32_t { kStarting = 1, kRunning, kDraining, kStopped };
 enum class JobState : std::uint32_t { kGathering = 1, kRunning, kFailed };
@@ -463,6 +464,17 @@ struct UserRow {
   std::uint64_t operations_max;  // open ones; how many there are stands with its jobs
 };
 
+// A job of other nodes that this service sums for, as a parameter server. Written by peers.
+struct ServedRow {
+  std::uint32_t in_use;  // 0: free row
+  std::uint32_t world_size;
+  std::uint64_t encoded_bytes;        // of sums that it encoded for the nodes, had it not
+  std::uint64_t kept_bytes;           // of its memory, for what that left out
+  std::uint64_t residual_millionths;  // norm of what was left out over that of the sums, lately
+  char job[64];
+  char leader[64];  // the address of the service that leads it
+};
+
 // A row with its version word. The size is a multiple of 8, copied in 8-byte words.
 template <typename Row>
 struct BoardSlot {
@@ -496,8 +508,9 @@ struct BoardLayout {
   BoardSlot<FlightEndRow> flight_ends[kFlightJobsMax];
   BoardSlot<PeerRow> peers[kPeerRowsMax];
   BoardSlot<UserRow> users[kUserRowsMax];
+  BoardSlot<ServedRow> served[kServedRowsMax];
 };
-static_assert(sizeof(ServiceRow) == 368 && sizeof(CountersRow) == 256 && sizeof(JobRow) == 824);
+static_assert(sizeof(ServiceRow) == 368 && sizeof(CountersRow) == 256 && sizeof(JobRow) == 832);
 static_assert(sizeof(UserRow) == 88);
 static_assert(sizeof(GpuRow) == 128 && sizeof(LogRow) == 16 && sizeof(CertificateRow) == 296);
 static_assert(sizeof(RankRow) == 80 && sizeof(QueueRow) == 168 && sizeof(LaneRow) == 216);
@@ -505,6 +518,6 @@ static_assert(sizeof(EventRow) == 280 && sizeof(PlanRow) == 376 && sizeof(PlanBl
 static_assert(sizeof(ShareRow) == 64 && sizeof(FlightJobRow) == 184 && sizeof(PassRow) == 56);
 static_assert(sizeof(FlightStage) == 16 && sizeof(FlightRow) == 296);
 static_assert(sizeof(FlightCauseRow) == 512 && sizeof(FlightEndRow) == 512);
-static_assert(sizeof(PeerRow) == 192);
+static_assert(sizeof(PeerRow) == 192 && sizeof(ServedRow) == 160);
 
 }  // namespace headrace::ipc

@@ -155,6 +155,7 @@ BoardReading ReadBoard(const BoardLayout& layout, TimeNs now_ns, const ReadingOp
   reading.flights = reader.ReadPlaced(layout.flight_jobs, kOfJob);
   reading.flight_ends = reader.ReadTable(layout.flight_ends, kOfJob);
   reading.peers = reader.ReadTable(layout.peers, kInUse);
+  reading.served = reader.ReadTable(layout.served, kInUse);
   reading.users = reader.ReadTable(layout.users, kInUse);
   Sort(reading);
   return reading;

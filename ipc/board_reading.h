@@ -38,6 +38,7 @@ struct BoardReading {
   std::vector<Placed<FlightJobRow>> flights;  // by job
   std::vector<FlightEndRow> flight_ends;      // by job: of those that failed
   std::vector<PeerRow> peers;                 // as they stand
+  std::vector<ServedRow> served;              // likewise
   std::vector<UserRow> users;                 // by uid
   // Rows whose writer stood in the middle of them all the time: a service stopped just there.
   std::size_t rows_unread = 0;

@@ -186,6 +186,14 @@ struct Daemon::Parts {
 #endif
   }
 
+  // What this service leaves out of sums that it makes as a server; null: it has no lanes.
+  const transport::ServedResiduals* ServedResiduals() const {
+#ifdef HEADRACE_HAVE_UCX
+    if (!node_lanes.empty()) return node_lanes.front()->rail.residuals.get();
+#endif
+    return nullptr;
+  }
+
   // Before the lanes' threads are there; empty: GPUs encode nothing.
   std::vector<CodecCost> MeasureGpuCodecs() const {
 #ifdef HEADRACE_HAVE_UCX
@@ -208,6 +216,8 @@ struct Daemon::Parts {
                                             .log = *log,
                                             .certificate = &board.layout().certificate,
                                             .peers = board.layout().peers,
+                                            .served = board.layout().served,
+                                            .served_residuals = ServedResiduals(),
                                             .network_lanes = network_lanes});
     if (!with_peers) return with_peers.error();
     peers = std::move(with_peers).value();

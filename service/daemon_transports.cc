@@ -130,6 +130,7 @@ Result<Rail> OpenRail(const Config& config, std::size_t index,
     }
   }
   rail.gpu_codec = std::move(gpu_codec);
+  rail.residuals = residuals;
   transport::ExchangeOptions exchange = rail.wire->OptionsOf(rail.name);
   exchange.device_codec = rail.gpu_codec;
   rail.exchange = std::make_unique<transport::Exchange>(rail.wire->wire(), exchange, residuals);

@@ -52,7 +52,8 @@ struct Rail {
   std::string name;
   std::unique_ptr<Sleeper> sleeper;
   std::unique_ptr<transport::UcxRails> wire;
-  std::shared_ptr<transport::DeviceCodec> gpu_codec;  // null: none; also the exchange's
+  std::shared_ptr<transport::DeviceCodec> gpu_codec;      // null: none; also the exchange's
+  std::shared_ptr<transport::ServedResiduals> residuals;  // also the exchange's, of every rail
   std::unique_ptr<transport::Exchange> exchange;
   std::unique_ptr<transport::NcclNetwork> nccl;  // null: no GPU's
 

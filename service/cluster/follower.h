@@ -121,6 +121,7 @@ class Follower {
   // The actions since the last call, in order.
   std::vector<FollowerAction> DrainActions();
   std::size_t jobs_count() const { return jobs_.all().size(); }
+  const FollowedJobs::Jobs& jobs() const { return jobs_.all(); }
   std::size_t quorums_count() const { return quorums_.count(); }
 
  private:

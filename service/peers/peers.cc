@@ -164,6 +164,7 @@ Peers::Peers(const PeerOptions& options, const PeersPorts& ports, kj::AsyncIoCon
       self_(FactsOf(options, ports)),
       leader_(LeaderOptionsOf(self_, options, jobs_numbered_), directory_),
       follower_(FollowerOptionsOf(ports, options_, names_, jobs_numbered_), directory_),
+      served_rows_(ports.served, ports.served_residuals),
       listener_(*this, *security_, timer_, options_.detection_ns),
       tasks_(*this),
       alarm_(timer_, tasks_, [this](TimeNs now) {
@@ -406,6 +407,7 @@ void Peers::ShowPeers() {
 kj::Promise<void> Peers::ShowPeersAgain() {
   HR_CHECK(shows_peers_ && shown_.size() <= ports_.peers.size(), shown_.size());
   WritePeerRows();
+  served_rows_.Show(follower_.jobs());
   // An idle service has nothing to wake up for.
   shows_peers_ = !dialers_.empty() || listener_.HasPeers();
   if (!shows_peers_) return kj::READY_NOW;

@@ -26,6 +26,7 @@
 #include "service/peers/peer_listener.h"
 #include "service/peers/peers_options.h"
 #include "service/peers/refusals.h"
+#include "service/peers/served_rows.h"
 #include "service/peers/tls.h"
 
 namespace headrace::service {
@@ -145,6 +146,7 @@ class Peers final : public PeerDialer::Owner,
   int reported_ = 0;
   bool shows_peers_ = false;  // again and again
   std::vector<ipc::PeerRow> shown_;
+  ServedRows served_rows_;
   PeerListener listener_;
   std::map<std::string, kj::Own<PeerDialer>> dialers_;  // by the leader's address
   // The addresses of leaders that were connected; the one where it worked last is the first.

@@ -19,6 +19,7 @@
 #include "service/plan/plan.h"
 #include "service/rpc/messages.h"
 #include "service/watch/messages.h"
+#include "transport/exchange/served_residuals.h"
 #include "transport/network.h"
 
 namespace spdlog {
@@ -72,8 +73,11 @@ struct PeersPorts {
   spdlog::logger& log;
   ipc::BoardSlot<ipc::CertificateRow>* certificate = nullptr;  // null: nobody looks at it
   std::span<ipc::BoardSlot<ipc::PeerRow>> peers{};             // empty: likewise
-  std::vector<NetworkLane> network_lanes{};                    // in the same order on every node
-  std::uint64_t hash_salt = 0;  // for tests: makes this node disagree with its leader
+  std::span<ipc::BoardSlot<ipc::ServedRow>> served{};          // likewise
+  const transport::ServedResiduals* served_residuals =
+      nullptr;                               // of the lanes; null: there is none
+  std::vector<NetworkLane> network_lanes{};  // in the same order on every node
+  std::uint64_t hash_salt = 0;               // for tests: makes this node disagree with its leader
 };
 
 }  // namespace headrace::service

@@ -29,6 +29,7 @@ std::string WriteMetrics(const ipc::BoardReading& reading, const ProcessFacts& p
   MetricsText text;
   WriteServiceMetrics(reading, text);
   WritePeerMetrics(reading, text);
+  WriteServedMetrics(reading, text);
   WriteUserMetrics(reading, text);
   WriteJobMetrics(reading, text);
   WritePlanMetrics(reading, text);

@@ -43,6 +43,7 @@ std::vector<ipc::JobRow> NamedJobs(const ipc::BoardReading& reading);
 const ipc::JobRow* FindNamed(std::uint32_t job_id, const std::vector<ipc::JobRow>& jobs);
 
 void WritePeerMetrics(const ipc::BoardReading& reading, MetricsText& text);
+void WriteServedMetrics(const ipc::BoardReading& reading, MetricsText& text);
 void WriteServiceMetrics(const ipc::BoardReading& reading, MetricsText& text);
 void WriteJobMetrics(const ipc::BoardReading& reading, MetricsText& text);
 void WritePlanMetrics(const ipc::BoardReading& reading, MetricsText& text);

@@ -1,4 +1,4 @@
-// Metrics of the services of other nodes.
+// Metrics of the services of other nodes, and of the jobs that this one sums for as a server.
 #include <algorithm>
 #include <string_view>
 #include <vector>
@@ -35,6 +35,26 @@ std::vector<PeerRow> NamedPeers(const ipc::BoardReading& reading) {
 }
 
 }  // namespace
+
+void WriteServedMetrics(const ipc::BoardReading& reading, MetricsText& text) {
+  const auto each = [&](std::string_view name, MetricType type, std::string_view help,
+                        std::uint64_t ipc::ServedRow::*field) {
+    text.Family(name, type, help);
+    for (const ipc::ServedRow& row : reading.served) {
+      text.Sample({{"job", ipc::GetText(row.job)}, {"leader", ipc::GetText(row.leader)}},
+                  MetricValue::Count(row.*field));
+    }
+  };
+  each("headrace_served_encoded_bytes_total", kCounter,
+       "Bytes of sums that this server encoded for the job's nodes, had it not.",
+       &ipc::ServedRow::encoded_bytes);
+  each("headrace_served_residual_bytes", kGauge,
+       "Memory of this server for what it left out of the job's sums.",
+       &ipc::ServedRow::kept_bytes);
+  each("headrace_served_residual_millionths", kGauge,
+       "Norm of what this server left out of the job's sums over that of the sums, lately.",
+       &ipc::ServedRow::residual_millionths);
+}
 
 void WritePeerMetrics(const ipc::BoardReading& reading, MetricsText& text) {
   const std::vector<PeerRow> peers = NamedPeers(reading);

@@ -94,6 +94,19 @@ Json JobsJson(const ipc::BoardReading& reading) {
   return jobs;
 }
 
+Json ServedJson(const ipc::BoardReading& reading) {
+  Json served = Json::array();
+  for (const ipc::ServedRow& row : reading.served) {
+    served.push_back({{"job", JsonText(ipc::GetText(row.job))},
+                      {"leader", JsonText(ipc::GetText(row.leader))},
+                      {"world_size", row.world_size},
+                      {"encoded_bytes", row.encoded_bytes},
+                      {"kept_bytes", row.kept_bytes},
+                      {"residual_millionths", row.residual_millionths}});
+  }
+  return served;
+}
+
 Json QueueJson(const ipc::BoardReading& reading) {
   Json queue = Json::array();
   for (const ipc::QueueRow& row : reading.queue) {

@@ -122,11 +122,11 @@ std::string WriteStatus(const ipc::BoardReading& reading, const ipc::BoardLayout
       timelines.push_back(std::move(timeline));
     }
   }
-  const Json status = {
-      {"service", ServiceJson(reading)},   {"totals", TotalsJson(reading.counters)},
-      {"jobs", JobsJson(reading)},         {"lanes", LanesJson(reading)},
-      {"gpus", GpusJson(reading)},         {"queue", QueueJson(reading)},
-      {"timelines", std::move(timelines)}, {"events", EventsJson(reading)}};
+  const Json status = {{"service", ServiceJson(reading)}, {"totals", TotalsJson(reading.counters)},
+                       {"jobs", JobsJson(reading)},       {"lanes", LanesJson(reading)},
+                       {"served", ServedJson(reading)},   {"gpus", GpusJson(reading)},
+                       {"queue", QueueJson(reading)},     {"timelines", std::move(timelines)},
+                       {"events", EventsJson(reading)}};
   return status.dump();
 }
 

@@ -21,6 +21,7 @@ double JsonSeconds(TimeNs ns);
 Json JobLabel(std::uint32_t job_id, const ipc::BoardReading& reading);
 
 Json JobsJson(const ipc::BoardReading& reading);
+Json ServedJson(const ipc::BoardReading& reading);
 Json QueueJson(const ipc::BoardReading& reading);
 // The last blocks and passes of one job; null when the recorder has no place for it.
 Json TimelineJson(const ipc::JobRow& job, const ipc::BoardReading& reading,

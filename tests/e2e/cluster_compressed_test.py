@@ -14,6 +14,7 @@ sys.path.insert(0, os.path.join(HERE, ".."))
 import torchrun
 from support.cluster import Cluster, Services
 from support.places import Program
+from support.service import Service
 from support.unittests import run_tests
 
 SUMS_BYTES = 64 * 128 * 4
@@ -84,6 +85,9 @@ class Compressed(unittest.TestCase):
             # What goes to a server also says of what gradients it is.
             self.assertAlmostEqual(job["compression"]["ratio"], 132 / 1024, delta=0.01)
             self.assertGreater(job["compression"]["residual"], 0)
+            for server in (services[2], services[3]):
+                self.assert_served(server, job["name"])
+            self.assertEqual(services[0].ctl_json("jobs")["served"], [])
             plan = self.await_plan(services[0], job["name"])
             self.assertEqual((plan["codec"], plan["compressed_tensors"]), ("int4", 1))
             self.assertEqual(services[1].ctl("compress", job["name"], "none")[0], 0)
@@ -92,6 +96,16 @@ class Compressed(unittest.TestCase):
                 self.assertEqual(each.returncode, 0, output)
             sums = [numpy.fromfile(name, numpy.float32) for name in names]
             self.assertEqual(sums[0].tobytes(), sums[1].tobytes())
+
+    def assert_served(self, server: Service, job: str) -> None:
+        """The server shows the job, and what it leaves out of its sums."""
+        (served,) = server.ctl_json("jobs")["served"]
+        self.assertEqual((served["name"], served["world_size"]), (job, 2))
+        self.assertGreater(served["encoded_bytes"], 0)
+        self.assertGreater(served["kept_bytes"], 0)
+        self.assertGreater(served["residual"], 0)
+        self.assertLess(served["residual"], 1)
+        self.assertIn("SUMS FOR", server.ctl("jobs")[1])
 
     def test_operations_are_summed_by_servers_in_the_codec_that_they_have(self) -> None:
         with Cluster(nodes=4) as cluster:

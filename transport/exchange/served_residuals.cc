@@ -42,6 +42,25 @@ void ServedResiduals::Close(std::uint32_t group) {
   groups_.erase(found);
 }
 
+ServedResiduals::Use ServedResiduals::UseOf(std::uint32_t group) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = groups_.find(group);
+  if (found == groups_.end()) return {};
+  Use use = found->second.use;
+  use.kept_bytes = found->second.segments.size() * kSegmentBytes;
+  return use;
+}
+
+void ServedResiduals::OnEncoded(std::uint32_t group, std::uint64_t bytes, double sum_squares,
+                                double residual_squares) {
+  constexpr double kKept = 0.99;
+  const std::lock_guard lock(mutex_);
+  Use& use = groups_.at(group).use;
+  use.encoded_bytes += bytes;
+  use.sum_squares = kKept * use.sum_squares + sum_squares;
+  use.residual_squares = kKept * use.residual_squares + residual_squares;
+}
+
 bool ServedResiduals::KeepsAny(std::uint32_t group, std::span<const Run> runs) const {
   const std::lock_guard lock(mutex_);
   bool any = false;

@@ -33,6 +33,19 @@ class ServedResiduals {
   void Open(std::uint32_t group);
   void Close(std::uint32_t group);
 
+  // What was encoded for a group, and left out of it, so far; zeros where it is not open.
+  struct Use {
+    std::uint64_t encoded_bytes = 0;  // had it not been encoded
+    std::uint64_t kept_bytes = 0;     // of memory
+    // Over a few elements of each piece, of the last hundred or so.
+    double sum_squares = 0;
+    double residual_squares = 0;
+  };
+  Use UseOf(std::uint32_t group) const;
+  // A sum of so many bytes was encoded; the squares are of a few of its elements.
+  void OnEncoded(std::uint32_t group, std::uint64_t bytes, double sum_squares,
+                 double residual_squares);
+
   // The group is open. Runs are of float32: elements from `offset` bytes on.
   bool KeepsAny(std::uint32_t group, std::span<const Run> runs) const;
   // Copies what is kept of the runs, one behind the other; zeros where nothing is.
@@ -49,6 +62,7 @@ class ServedResiduals {
   struct Kept {
     std::uint32_t lanes_count = 0;
     std::map<std::uint64_t, std::unique_ptr<Segment>> segments{};
+    Use use{};  // without kept_bytes
   };
 
   // Calls `visit(kept segment or null, first element in it, count, element of the runs)`.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "ipc/base/check.h"
 #include "transport/codec/seed.h"
@@ -30,6 +31,19 @@ void ServerSums::MakeRoom(std::uint64_t count) {
   if (sum_.size() >= count) return;
   sum_.resize(count);
   residual_.resize(count);
+}
+
+void ServerSums::NoteEncoded(const ServedPiece& piece, bool keeps) {
+  constexpr std::uint64_t kSampledMax = 64;
+  CodecUse sample;
+  const std::uint64_t count = keeps ? std::min(kSampledMax, piece.range.count) : 0;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    if (!std::isfinite(sum_[i]) || !std::isfinite(residual_[i])) continue;
+    sample.sum_squares += double{sum_[i]} * double{sum_[i]};
+    sample.residual_squares += double{residual_[i]} * double{residual_[i]};
+  }
+  residuals_.OnEncoded(piece.group, piece.range.count * sizeof(float), sample.sum_squares,
+                       sample.residual_squares);
 }
 
 // Nodes that mean other gradients, or draw another chance, do not mean the same sum.
@@ -111,6 +125,7 @@ std::optional<PieceFault> ServerSums::SumBlocks(const ServedPiece& piece) {
   DecodeSum(spec.codec, encoded, piece.range.count, false, 1, sum_.data(), theirs);
   if (!keeps) {
     Encode(spec.codec, sum_.data(), nullptr, piece.range.count, out, own);
+    NoteEncoded(piece, false);
     return std::nullopt;
   }
   residuals_.Load(piece.group, tail_.Runs(), residual_.data());
@@ -118,6 +133,7 @@ std::optional<PieceFault> ServerSums::SumBlocks(const ServedPiece& piece) {
   if (Status kept = residuals_.Store(piece.group, tail_.Runs(), residual_.data()); !kept) {
     return PieceFault{.message = {}, .code = kept.code(), .what = kept.error().text()};
   }
+  NoteEncoded(piece, true);
   return std::nullopt;
 }
 

@@ -55,6 +55,8 @@ class ServerSums {
   std::optional<PieceFault> SumLossless(const ServedPiece& piece, LosslessGain& gain,
                                         double s_per_byte, std::size_t& size);
   void AddKept(const ServedPiece& piece, float* values);
+  // Counts that the sum was encoded; `keeps`: something may be left out of it, and kept.
+  void NoteEncoded(const ServedPiece& piece, bool keeps);
   void MakeRoom(std::uint64_t count);
 
   ServedResiduals& residuals_;

@@ -195,6 +195,37 @@ Json RankJson(const ipc::RankRow& rank, const Snapshot& snapshot) {
           {"waited_ns", rank.waited_ns}};
 }
 
+// Jobs of other nodes that this service sums for; empty where there are none.
+std::string ServedTable(const Snapshot& snapshot, bool with_header) {
+  if (snapshot.served.empty()) return "";
+  Table table({{"SUMS FOR"},
+               {"LED AT"},
+               {"RANKS", Align::kRight},
+               {"ENCODED", Align::kRight},
+               {"KEPT", Align::kRight},
+               {"RESIDUAL", Align::kRight}});
+  for (const ipc::ServedRow& row : snapshot.served) {
+    table.Add({std::string(ipc::GetText(row.job)), std::string(ipc::GetText(row.leader)),
+               std::to_string(row.world_size), FormatBytes(row.encoded_bytes),
+               FormatBytes(row.kept_bytes),
+               fmt::format("{:.1f} %", static_cast<double>(row.residual_millionths) / 1e4)});
+  }
+  return table.Render(with_header);
+}
+
+Json ServedJson(const Snapshot& snapshot) {
+  Json served = Json::array();
+  for (const ipc::ServedRow& row : snapshot.served) {
+    served.push_back({{"name", JsonText(ipc::GetText(row.job))},
+                      {"leader", JsonText(ipc::GetText(row.leader))},
+                      {"world_size", row.world_size},
+                      {"encoded_bytes", row.encoded_bytes},
+                      {"kept_bytes", row.kept_bytes},
+                      {"residual", static_cast<double>(row.residual_millionths) / 1e6}});
+  }
+  return served;
+}
+
 }  // namespace
 
 std::string JobsTable(const Snapshot& snapshot, const UserNames& users, bool with_header) {
@@ -242,13 +273,16 @@ std::string JobsTable(const Snapshot& snapshot, const UserNames& users, bool wit
                OnGpus(job),
                std::string(ipc::GetText(job.failure))});
   }
-  return table.Render(with_header);
+  const std::string served = ServedTable(snapshot, with_header);
+  return table.Render(with_header) + (served.empty() ? "" : "\n" + served);
 }
 
 Json JobsJson(const Snapshot& snapshot, const UserNames& users) {
   Json jobs = Json::array();
   for (const ipc::JobRow& job : snapshot.jobs) jobs.push_back(JobJson(job, snapshot, users));
-  return {{"rows_unread", snapshot.rows_unread}, {"jobs", std::move(jobs)}};
+  return {{"rows_unread", snapshot.rows_unread},
+          {"jobs", std::move(jobs)},
+          {"served", ServedJson(snapshot)}};
 }
 
 std::string RanksTable(const Snapshot& snapshot, std::string_view name, bool with_header) {

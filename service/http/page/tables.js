@@ -115,9 +115,22 @@ function judged(job) {
   return `${job.plan.judged_codec} ${pays}: ${times}`;
 }
 
+/** Jobs of other nodes that this service sums for, as a parameter server. */
+function servedTable(served) {
+  return limited("Jobs that this server sums for", [
+    { title: "Job", cell: (row) => row.job },
+    { title: "Led at", cell: (row) => row.leader },
+    { title: "Ranks", kind: "number", cell: (row) => count(row.world_size) },
+    { title: "Encoded", kind: "number", cell: (row) => bytes(row.encoded_bytes) },
+    { title: "Kept", kind: "number", cell: (row) => bytes(row.kept_bytes) },
+    { title: "Residual", kind: "number", cell: (row) => percent(row.residual_millionths / 1e6) },
+  ], served);
+}
+
 export function showJobs(status, before, elapsed_s) {
+  const served = status.served.length > 0 ? servedTable(status.served) : [];
   if (status.jobs.length === 0) {
-    show("jobs", nothing("No job is attached."));
+    show("jobs", ...(served.length > 0 ? served : [nothing("No job is attached.")]));
     return;
   }
   const bytesBefore = new Map((before?.jobs ?? []).map((job) => [job.id, job.bytes]));
@@ -139,7 +152,7 @@ export function showJobs(status, before, elapsed_s) {
     { title: "Moves", kind: "number", cell: speed },
     { title: "Share", cell: share },
     { title: "Errors", kind: "number", cell: (job) => count(job.operations_failed) },
-  ], status.jobs, (job) => job.says));
+  ], status.jobs, (job) => job.says), ...served);
 }
 
 export function showRanks(status) {

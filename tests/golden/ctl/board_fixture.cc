@@ -78,6 +78,7 @@ void BoardTest::FillAll() {
   FillEvents();
   FillPlans();
   FillUsers();
+  FillServed();
 }
 
 void BoardTest::FillService(std::int32_t pid, TimeNs started_ns) {
@@ -102,8 +103,7 @@ void BoardTest::FillJobs() {
   vision.id = 7;
   vision.state = Number(ipc::JobState::kRunning);
   vision.owner_uid = 1000;
-  vision.world_size = 4;
-  vision.ranks_attached = 4;
+  vision.world_size = vision.ranks_attached = 4;
   vision.epoch = 12;
   vision.restarts = 3;
   vision.world_before = 5;
@@ -360,6 +360,19 @@ void BoardTest::FillUsers() {
                                     .memory_bytes = std::uint64_t{392} << 20,
                                     .memory_max = std::uint64_t{96} << 30,
                                     .operations_max = 100'000});
+}
+
+void BoardTest::FillServed() {
+  ipc::ServedRow row{.in_use = 1,
+                     .world_size = 16,
+                     .encoded_bytes = std::uint64_t{37} << 30,
+                     .kept_bytes = std::uint64_t{96} << 20,
+                     .residual_millionths = 21'500,
+                     .job = {},
+                     .leader = {}};
+  ipc::SetText(row.job, "gpt");
+  ipc::SetText(row.leader, "10.0.0.9:7733");
+  ipc::WriteRow(layout().served[5], row);
 }
 
 void BoardTest::FillEvents() {

@@ -40,6 +40,7 @@ class BoardTest : public testing::Test {
   void FillEvents();
   void FillPlans();
   void FillUsers();
+  void FillServed();
 
   std::string folder_;
   std::string path_;

@@ -44,6 +44,12 @@ TEST_F(JsonPage, NamesEveryKeyOfAJob) {
   }
 }
 
+TEST_F(JsonPage, NamesEveryKeyOfAJobThatAServerSumsFor) {
+  const Json jobs = JobsJson(Read(), NobodysName);
+  ASSERT_EQ(jobs.at("served").size(), 1U);
+  ExpectKeys("jobs", jobs.at("served").front());
+}
+
 TEST_F(JsonPage, NamesEveryKeyOfAPlan) {
   ExpectKeys("plan", PlanJson(Read(), "vision")["jobs"][0]["plan"]);
 }

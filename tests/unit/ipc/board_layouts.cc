@@ -18,7 +18,8 @@ std::map<std::string, Layout> TablesOfCode() {
                               FIELD(BoardLayout, passes),        FIELD(BoardLayout, gpus),
                               FIELD(BoardLayout, log),           FIELD(BoardLayout, certificate),
                               FIELD(BoardLayout, flight_causes), FIELD(BoardLayout, flight_ends),
-                              FIELD(BoardLayout, peers),         FIELD(BoardLayout, users)}}},
+                              FIELD(BoardLayout, peers),         FIELD(BoardLayout, users),
+                              FIELD(BoardLayout, served)}}},
   };
 }
 
@@ -225,6 +226,11 @@ std::map<std::string, Layout> FlightLayoutsOfCode() {
       {"FlightEndRow",
        {sizeof(FlightEndRow),
         {FIELD(FlightEndRow, job_id), FIELD(FlightEndRow, code), FIELD(FlightEndRow, cause)}}},
+      {"ServedRow",
+       {sizeof(ServedRow),
+        {FIELD(ServedRow, in_use), FIELD(ServedRow, world_size), FIELD(ServedRow, encoded_bytes),
+         FIELD(ServedRow, kept_bytes), FIELD(ServedRow, residual_millionths), FIELD(ServedRow, job),
+         FIELD(ServedRow, leader)}}},
       {"PeerRow",
        {sizeof(PeerRow),
         {FIELD(PeerRow, in_use), FIELD(PeerRow, connected), FIELD(PeerRow, leads),

@@ -165,6 +165,7 @@ std::map<std::string, std::uint64_t> NumbersOfCode() {
       {"kFlightStagesMax", kFlightStagesMax},
       {"kGpuRowsMax", kGpuRowsMax},
       {"kPeerRowsMax", kPeerRowsMax},
+      {"kServedRowsMax", kServedRowsMax},
       {"kGradientTimeMax", kGradientTimeMax},
       {"kUserRowsMax", kUserRowsMax},
       {"kCodeCounts", kCodeCounts},

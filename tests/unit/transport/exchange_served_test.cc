@@ -141,6 +141,24 @@ TEST(ExchangeServed, GivesBackWithAnExactSumWhatWasLeftOut) {
   }
 }
 
+TEST(ExchangeServed, CountsWhatItHasLeftOutOfTheSumsOfAGroup) {
+  constexpr std::uint32_t kGroup = 1;
+  const EncodedCase test{.codec = Codec::kInt4, .nodes = 2, .count = 3000, .servers = 1};
+  for (const bool keeps : {true, false}) {
+    EncodedJob job(test, 1, keeps);
+    ASSERT_NO_FATAL_FAILURE(job.Iterate(1));
+    const ServedResiduals& residuals = job.fleet().residuals(2);
+    const ServedResiduals::Use use = residuals.UseOf(kGroup);
+    EXPECT_EQ(use.encoded_bytes, test.count * sizeof(float));
+    EXPECT_EQ(use.kept_bytes, keeps ? residuals.bytes() : 0U);
+    EXPECT_EQ(use.residual_squares > 0, keeps);
+    EXPECT_GE(use.sum_squares, use.residual_squares);
+    ASSERT_NO_FATAL_FAILURE(job.Iterate(2));
+    EXPECT_EQ(residuals.UseOf(kGroup).encoded_bytes, 2 * use.encoded_bytes);
+    EXPECT_EQ(residuals.UseOf(kGroup + 1).encoded_bytes, 0U) << "which is not open";
+  }
+}
+
 TEST(ExchangeServed, KeepsNothingWhereNodesKeepNothing) {
   const EncodedCase test{.codec = Codec::kInt4, .nodes = 3, .count = 3000, .servers = 1};
   EncodedJob job(test, 1, false);

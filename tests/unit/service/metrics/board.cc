@@ -208,6 +208,18 @@ void WritePeers(ipc::BoardLayout& board) {
   peer(3, "d", false, false);
 }
 
+void WriteServed(ipc::BoardLayout& board) {
+  ipc::ServedRow row{};
+  row.in_use = 1;
+  row.world_size = 4;
+  row.encoded_bytes = std::uint64_t{48} << 20;
+  row.kept_bytes = std::uint64_t{2} << 20;
+  row.residual_millionths = 8765;
+  ipc::SetText(row.job, "bert");
+  ipc::SetText(row.leader, "10.0.0.1:7733");
+  ipc::WriteRow(board.served[3], row);
+}
+
 void WriteCertificate(ipc::BoardLayout& board) {
   ipc::WriteRow(board.certificate, ipc::CertificateRow{.in_use = 1,
                                                        .reserved0 = 0,
@@ -349,6 +361,7 @@ std::unique_ptr<ipc::BoardLayout> MakeBoard() {
   WriteLanes(*board);
   WriteGpus(*board);
   WritePeers(*board);
+  WriteServed(*board);
   WriteCertificate(*board);
   WriteUsers(*board);
   WritePlans(*board);
