@@ -27,8 +27,9 @@ class GpuCodecMeasurement {
   GpuCodecMeasurement(DeviceCodec& codec, PinnedMemory pinned, DeviceArena values)
       : codec_(codec), pinned_(std::move(pinned)), values_(std::move(values)) {}
 
-  // About as values of a normal distribution: sums of a few even ones.
-  Status Fill() {
+  // Fills the values, about as those of a normal distribution: sums of a few even ones. And starts
+  // each kernel once, since the first launch loads it.
+  Status Prepare() {
     std::vector<float> values(kPieceCount);
     std::uint64_t state = 1;
     for (float& value : values) {
@@ -40,23 +41,40 @@ class GpuCodecMeasurement {
     Encode(Codec(Codec::kBFloat16), values.data(), nullptr, kPieceCount, Encoded(0));
     for (std::uint64_t piece = 0; piece < kPiecesCount; ++piece) {
       const std::byte* const input = OnGpus(Encoded(0));
-      if (Status begun =
-              codec_.DecodeSum(kDevice, {&input, 1}, false, 1, RangeOf(Codec::kBFloat16, piece));
+      if (Status begun = codec_.DecodeSum(kDevice, {&input, 1}, false, 1,
+                                          RangeOf(Codec::kBFloat16, piece, kPieceCount));
           !begun) {
         return begun;
       }
     }
-    return Await();
+    for (const Codec& codec : Codecs()) {
+      const EncodedRange block = RangeOf(codec, 0, kCodecBlock);
+      if (Status begun = codec_.Encode(kDevice, block, OnGpus(Encoded(1))); !begun) return begun;
+      const std::byte* const input = OnGpus(Encoded(1));
+      if (Status begun = codec_.DecodeSum(kDevice, {&input, 1}, true, 1, block); !begun) {
+        return begun;
+      }
+    }
+    codec_.Wait();
+    return {};
+  }
+
+  std::vector<Codec> Codecs() const {
+    std::vector<Codec> all;
+    for (std::size_t kind = 1; kind < std::size(kCodecNames); ++kind) {
+      if ((codec_.codecs() >> kind & 1U) != 0) all.emplace_back(static_cast<Codec::Kind>(kind));
+    }
+    return all;
   }
 
   Result<CodecCost> Measure(const Codec& codec) {
     const Result<double> encode = SecondsPerByte([&](std::uint64_t piece) {
-      return codec_.Encode(kDevice, RangeOf(codec, piece), OnGpus(Encoded(piece)));
+      return codec_.Encode(kDevice, RangeOf(codec, piece, kPieceCount), OnGpus(Encoded(piece)));
     });
     if (!encode) return encode.error();
     const Result<double> decode = SecondsPerByte([&](std::uint64_t piece) {
       const std::byte* const input = OnGpus(Encoded(piece));
-      return codec_.DecodeSum(kDevice, {&input, 1}, true, 1, RangeOf(codec, piece));
+      return codec_.DecodeSum(kDevice, {&input, 1}, true, 1, RangeOf(codec, piece, kPieceCount));
     });
     if (!decode) return decode.error();
     const auto bounded = [](double each) {
@@ -66,6 +84,15 @@ class GpuCodecMeasurement {
                      .share = EncodedShare(codec),
                      .encode_s_per_byte = bounded(*encode),
                      .decode_s_per_byte = bounded(*decode)};
+  }
+
+  // Whether all that was started has ended well.
+  Status Finish() {
+    while (true) {
+      codec_.Poll();
+      if (const auto ended = codec_.Ended(kDevice, codec_.TicketOf(kDevice))) return *ended;
+      codec_.Wait();
+    }
   }
 
   // What is needed of pinned memory: residuals, and encodings, which take no more.
@@ -78,12 +105,12 @@ class GpuCodecMeasurement {
   std::byte* OnGpus(const std::byte* pinned) const {
     return pinned_.on_gpus() + (pinned - pinned_.data());
   }
-  EncodedRange RangeOf(const Codec& codec, std::uint64_t piece) const {
+  EncodedRange RangeOf(const Codec& codec, std::uint64_t piece, std::uint64_t count) const {
     const RunWalk walk(DType::kFloat32, kElements, std::span<const Run>(), 0);
     return {.codec = codec,
             .walk = walk,
             .residual_walk = walk,
-            .range = {.begin = piece * kPieceCount, .count = kPieceCount},
+            .range = {.begin = piece * kPieceCount, .count = count},
             .memory = reinterpret_cast<std::byte*>(values_.address()),
             .residual = pinned_.on_gpus(),
             .seed = 1};
@@ -91,9 +118,6 @@ class GpuCodecMeasurement {
 
   template <typename Start>
   Result<double> SecondsPerByte(Start start) {
-    // The first launch of a kernel loads it.
-    if (Status begun = start(0); !begun) return begun.error();
-    if (Status ended = Await(); !ended) return ended.error();
     Result<double> seconds = SecondsOf(start, 1);
     if (!seconds || *seconds > kPieceLong) return Each(seconds, 1);
     return Each(SecondsOf(start, kPiecesCount), kPiecesCount);
@@ -104,20 +128,12 @@ class GpuCodecMeasurement {
     for (std::uint64_t piece = 0; piece < pieces; ++piece) {
       if (Status begun = start(piece); !begun) return begun.error();
     }
-    if (Status ended = Await(); !ended) return ended.error();
+    codec_.Wait();
     return static_cast<double>(std::max<TimeNs>(MonotonicNow() - begin, 1)) / kSecond;
   }
   static Result<double> Each(const Result<double>& seconds, std::uint64_t pieces) {
     if (!seconds) return seconds;
     return *seconds / static_cast<double>(pieces * kPieceCount * sizeof(float));
-  }
-
-  Status Await() {
-    codec_.Wait();
-    while (true) {
-      codec_.Poll();
-      if (const auto ended = codec_.Ended(kDevice, codec_.TicketOf(kDevice))) return *ended;
-    }
   }
 
   DeviceCodec& codec_;
@@ -134,14 +150,14 @@ Result<std::vector<CodecCost>> MeasureGpuCodecs(const Gpus& gpus, DeviceCodec& c
       DeviceArena::Allocate(gpus.driver(), kDevice, kElements * sizeof(float));
   if (!values) return values.error();
   GpuCodecMeasurement measurement(codec, std::move(*pinned), std::move(*values));
-  if (Status filled = measurement.Fill(); !filled) return filled.error();
+  if (Status prepared = measurement.Prepare(); !prepared) return prepared.error();
   std::vector<CodecCost> costs;
-  for (std::size_t kind = 1; kind < std::size(kCodecNames); ++kind) {
-    if ((codec.codecs() >> kind & 1U) == 0) continue;
-    Result<CodecCost> cost = measurement.Measure(static_cast<Codec::Kind>(kind));
+  for (const Codec& each : measurement.Codecs()) {
+    Result<CodecCost> cost = measurement.Measure(each);
     if (!cost) return cost.error();
     costs.push_back(*cost);
   }
+  if (Status ended = measurement.Finish(); !ended) return ended.error();
   return costs;
 }
 

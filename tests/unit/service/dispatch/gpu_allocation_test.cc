@@ -19,8 +19,11 @@ class GpuAllocation : public GpuTest, public ::testing::WithParamInterface<std::
   ~GpuAllocation() override { cluster_.reset(); }
 
   void Open() {
-    cluster_ = std::make_unique<HandDrivenCluster>(ClusterSpec{
-        .gpus = gpus_.get(), .rails_count = std::max(1U, GetParam()), .nccl_lanes = GetParam()});
+    ClusterSpec spec;
+    spec.gpus = gpus_.get();
+    spec.rails_count = std::max(1U, GetParam());
+    spec.nccl_lanes = GetParam();
+    cluster_ = std::make_unique<HandDrivenCluster>(spec);
     for (std::uint32_t rank = 0; rank < 4; ++rank) {
       HandDrivenNode& node = cluster_->node(rank / 2);
       ranks_.push_back(&node.AttachOnGpu(job_, rank, static_cast<int>(rank % 2), 1 << 20));

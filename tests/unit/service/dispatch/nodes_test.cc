@@ -355,7 +355,7 @@ TEST(Nodes, FindOutWhenTheyAskForDifferentCodecs) {
 
 TEST(Nodes, AskForTheSameCodecWhereItDoesNotApply) {
   Spread spread(Ranks{{0}, {1}});
-  ipc::Record record = OnSegment(Collective::kAllReduce, DType::kInt32, 100);
+  ipc::Record record = OnSegment(Collective::kAllReduce, DType::kFloat32, 100);
   record.tag = SteeringValue(Codec::kBFloat16);
   for (ClientEnd* client : spread.clients) client->Post(record);
   spread.cluster.Advance(100 * kMillisecond);

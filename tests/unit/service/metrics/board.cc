@@ -215,7 +215,7 @@ void WriteServed(ipc::BoardLayout& board) {
   row.encoded_bytes = std::uint64_t{48} << 20;
   row.kept_bytes = std::uint64_t{2} << 20;
   row.residual_millionths = 8765;
-  ipc::SetText(row.job, "bert");
+  ipc::SetText(row.job, "gpt");
   ipc::SetText(row.leader, "10.0.0.1:7733");
   ipc::WriteRow(board.served[3], row);
 }
