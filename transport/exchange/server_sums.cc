@@ -34,9 +34,9 @@ void ServerSums::MakeRoom(std::uint64_t count) {
 }
 
 void ServerSums::NoteEncoded(const ServedPiece& piece, bool keeps) {
-  constexpr std::uint64_t kSampledMax = 64;
+  constexpr std::uint64_t kNotedMax = 64;
   CodecUse sample;
-  const std::uint64_t count = keeps ? std::min(kSampledMax, piece.range.count) : 0;
+  const std::uint64_t count = keeps ? std::min(kNotedMax, piece.range.count) : 0;
   for (std::uint64_t i = 0; i < count; ++i) {
     if (!std::isfinite(sum_[i]) || !std::isfinite(residual_[i])) continue;
     sample.sum_squares += double{sum_[i]} * double{sum_[i]};
