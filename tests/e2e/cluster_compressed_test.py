@@ -101,10 +101,10 @@ class Compressed(unittest.TestCase):
         deadline = time.monotonic() + 20
         encoded: list[dict] = []
         while not encoded and time.monotonic() < deadline:  # it is shown once a second
-            shown = [server.ctl_json("jobs")["served"] for server in servers]
-            self.assertEqual([(row["name"], row["world_size"]) for (row,) in shown], [(job, 2)] * len(servers))
-            encoded = [row for (row,) in shown if row["encoded_bytes"] > 0]
+            shown = [row for server in servers for row in server.ctl_json("jobs")["served"]]
+            encoded = [row for row in shown if row["encoded_bytes"] > 0 and len(shown) == len(servers)]
         self.assertTrue(encoded, "no server has encoded anything")
+        self.assertEqual([(row["name"], row["world_size"]) for row in shown], [(job, 2)] * len(servers))
         for row in encoded:
             self.assertGreater(row["kept_bytes"], 0)
             self.assertTrue(0 < row["residual"] < 1, row)
