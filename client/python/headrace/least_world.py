@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import warnings
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,12 @@ WITH_SHRINK_S = 30  # as HEADRACE_SHRINK has it
 
 
 def seconds_to_come_back(from_environment: int, given: float | None, least: int | None) -> int:
-    """For how long to wait for a service that went away: as given, else as the environment says. A job that may
-    shrink waits, too: where both are silent, as long as one of which the environment says that it may.
+    """For how long to wait for a service that went away: as given, else as the environment says. Where both are
+    silent a job that may shrink waits, too, as long as one of which the environment says that it may.
     """
     if given is not None:
         return math.ceil(max(0.0, given))
-    return WITH_SHRINK_S if least and not from_environment else from_environment
+    return WITH_SHRINK_S if least and not os.environ.get("HEADRACE_RECONNECT") else from_environment
 
 
 def warned_of_halves(session: Session) -> Session:
