@@ -69,7 +69,7 @@ class StoppedService(unittest.TestCase):
             self.assertGreaterEqual(took, TIMEOUT_S)
             self.assertLess(took, BOUND_S)
         print(f"waited {took:.2f} s with a timeout of {TIMEOUT_S} s", file=sys.stderr)
-        # Whatever comes next fails at once, for the same cause; the memory is there.
+        # Whatever comes next fails for the same cause, and nothing of it waits for its timeout; the memory is there.
         begin = time.monotonic()
         for rank in ranks.members:
             rank.send("post", kind="barrier")
@@ -77,7 +77,7 @@ class StoppedService(unittest.TestCase):
             rank.send("tensor", name="v", count=10)
             self.expect_lost(rank)
             rank.call("fill", name="w", value=7.0)
-        self.assertLess(time.monotonic() - begin, SOON_S)
+        self.assertLess(time.monotonic() - begin, TIMEOUT_S)
         # The service goes on: it ends what was posted, finds the leases ended, and takes others.
         self.service.process.send_signal(signal.SIGCONT)
         deadline = time.monotonic() + 10
