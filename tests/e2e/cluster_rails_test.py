@@ -184,14 +184,15 @@ class TwoRails(ClusterCase):
             one = self.plan("planned")
             node.mend(2)
             self.assertTrue(self.told("over tcp/eth2 again"), self.texts(0))
-            again = self.await_plan("planned", one["version"])
+            # One that was made for other reasons may come in between.
+            self.assertTrue(await_true(lambda: self.plan("planned")["predicted_ns"] < one["predicted_ns"] / 1.3, 60.0))
+            again = self.plan("planned")
             self.moves(2)
         self.assertEqual(load.errors, [])
         for plan in (both, one, again):
             print(f"  plan {plan['version']}: {plan['predicted_ns'] / 1e6:.1f} ms predicted")
         # Half of the links are left in between.
         self.assertGreater(one["predicted_ns"], 1.3 * both["predicted_ns"])
-        self.assertLess(again["predicted_ns"], one["predicted_ns"])
 
     def test_one_loses_its_cable(self) -> None:
         self.lose(1, lambda: self.cluster[0].unplug(1), lambda: self.cluster[0].plug(1), 1)
