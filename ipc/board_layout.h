@@ -14,7 +14,7 @@
 namespace headrace::ipc {
 
 inline constexpr std::uint64_t kBoardMagic = 0x3144524f42445248;  // "HRDBORD1"
-inline constexpr std::uint32_t kBoardVersion = 16;
+inline constexpr std::uint32_t kBoardVersion = 17;
 inline constexpr std::int64_t kTimeUnknown = -1;  // in rows whose field says that it may be
 
 inline constexpr std::size_t kJobRowsMax = 64;
@@ -445,6 +445,8 @@ struct PeerRow {
   std::int64_t clock_offset_ns;  // its clock less this node's, within half of the round trip
   char name[64];                 // of its node; empty while it has not said it
   char address[96];
+  std::uint64_t resumes;     // times that its connection broke and another took its place
+  std::int64_t unlinked_ns;  // without a connection that answered, until each of them did
 };
 
 // What one uid has of this service, and may have; 0 as a limit: there is none. Written by rpc,
@@ -518,6 +520,6 @@ static_assert(sizeof(EventRow) == 280 && sizeof(PlanRow) == 376 && sizeof(PlanBl
 static_assert(sizeof(ShareRow) == 64 && sizeof(FlightJobRow) == 184 && sizeof(PassRow) == 56);
 static_assert(sizeof(FlightStage) == 16 && sizeof(FlightRow) == 296);
 static_assert(sizeof(FlightCauseRow) == 512 && sizeof(FlightEndRow) == 512);
-static_assert(sizeof(PeerRow) == 192 && sizeof(ServedRow) == 160);
+static_assert(sizeof(PeerRow) == 208 && sizeof(ServedRow) == 160);
 
 }  // namespace headrace::ipc

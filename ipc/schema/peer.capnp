@@ -8,7 +8,7 @@ using Quorum = import "client.capnp".Quorum;
 using Membership = import "client.capnp".Membership;
 $Cxx.namespace("headrace::schema");
 
-const peerProtocolVersion :UInt32 = 16;
+const peerProtocolVersion :UInt32 = 17;
 
 struct PeerHello {
   protocolVersion @0 :UInt32;
@@ -22,17 +22,25 @@ struct PeerHello {
   railAddresses @8 :List(Data);  # texts, "address:port": where it listens on its rails, too
 }
 
+struct PeerChannel {        # the messages of two services, which outlive a connection: PEERS.md
+  id @0 :Data;              # 16 bytes, drawn by the side that connects
+  resumes @1 :Bool;         # it was there before this connection
+  received @2 :UInt64;      # number of the last message of the accepting side that has come
+}
+
 interface PeerBootstrap @0xfe421e30d1fbe404 {
   # The bootstrap of the accepting side. Whoever has not said hello after five seconds is cut off.
-  hello @0 (hello :PeerHello, port :PeerPort) -> (refusal :Refusal, hello :PeerHello,
-                                                  port :PeerPort);
+  hello @0 (hello :PeerHello, port :PeerPort, channel :PeerChannel)
+      -> (refusal :Refusal, hello :PeerHello, port :PeerPort, received :UInt64);
+  # received: likewise, of the connecting side.
   describe @1 () -> (protocolVersion :UInt32, program :Text, node :Text);
   # Who answers here, for people who look whether this address can be reached: no hello is needed.
 }
 
 interface PeerPort {
-  # Each side has that of the other. Both calls are answered at once.
-  send @0 (messages :List(PeerMessage)) -> ();
+  # Each side has that of the other. Both calls are answered at once. The answer to send says that
+  # its messages have come and need not be sent again; first is the number of the first of them.
+  send @0 (messages :List(PeerMessage), first :UInt64) -> ();
   ping @1 () -> (unixNs :Int64);  # when it was answered, by the clock of whoever answers
 }
 

@@ -23,6 +23,10 @@ class Heartbeat {
   // Returns false if no ping was answered for the detection time. If Check is called late, this
   // process was stopped and answers may be unread, so that time does not count.
   bool Check(TimeNs now);
+  // Whether no ping was answered for half of that time, as of the last Check: another way to the
+  // peer should be looked for.
+  bool IsQuiet(TimeNs now) const { return now - heard_ns_ >= detection_ns_ / 2; }
+  TimeNs heard_ns() const { return heard_ns_; }
 
  private:
   TimeNs detection_ns_;

@@ -36,7 +36,8 @@ kj::Exception LinkGone() { return KJ_EXCEPTION(DISCONNECTED, "the connection has
 struct PeerLink::Handle final : public kj::Refcounted {
   explicit Handle(PeerLink* its_link) : link(its_link) {}
 
-  PeerLink* link;  // null once the link is destroyed
+  PeerLink* link;        // null once the link is destroyed
+  bool carries = false;  // what is sent can be received
 };
 
 class PeerLink::Port final : public schema::PeerPort::Server {
@@ -45,18 +46,9 @@ class PeerLink::Port final : public schema::PeerPort::Server {
 
   kj::Promise<void> send(SendContext context) override {
     if (handle_->link == nullptr) return LinkGone();
-    const auto messages = context.getParams().getMessages();
-    if (messages.size() > kMessagesPerCallMax) {
-      handle_->link->End(
-          Error(Code::kCorrupt, fmt::format("{} sent {} messages at once",
-                                            handle_->link->DescribePeer(), messages.size())));
-      return kj::READY_NOW;
-    }
-    for (const schema::PeerMessage::Reader each : messages) {
-      if (handle_->link == nullptr) return LinkGone();
-      Receive(*handle_->link, ReadMessage(each));
-    }
-    return kj::READY_NOW;
+    if (handle_->carries) return Receive(context);
+    return handle_->link->carries_.addBranch().then(
+        [this, context]() mutable { return Receive(context); });
   }
 
   kj::Promise<void> ping(PingContext context) override {
@@ -65,14 +57,25 @@ class PeerLink::Port final : public schema::PeerPort::Server {
   }
 
  private:
-  static void Receive(PeerLink& link, const Result<PeerMessage>& message) {
-    if (!message) {
-      link.End(message.error().Within(link.DescribePeer()));
-    } else if (const auto* goodbye = std::get_if<Goodbye>(&message.value())) {
-      link.End(Error(Code::kUnavailable, goodbye->cause));
-    } else {
-      link.Receive(*message);
+  // A link that has ended delivers nothing more, and must not answer: the other end sends again
+  // what was not answered.
+  bool HasEnded() const { return handle_->link == nullptr || !handle_->link->end_->isWaiting(); }
+
+  kj::Promise<void> Receive(SendContext& context) {
+    if (HasEnded()) return LinkGone();
+    const auto messages = context.getParams().getMessages();
+    if (messages.size() > kMessagesPerCallMax) {
+      handle_->link->End(
+          Error(Code::kCorrupt, fmt::format("{} sent {} messages at once",
+                                            handle_->link->DescribePeer(), messages.size())));
+      return kj::READY_NOW;
     }
+    std::uint64_t number = context.getParams().getFirst();
+    for (const schema::PeerMessage::Reader each : messages) {
+      if (HasEnded()) return LinkGone();
+      handle_->link->traffic_->Receive(number++, ReadMessage(each));
+    }
+    return kj::READY_NOW;
   }
 
   kj::Own<Handle> handle_;
@@ -87,18 +90,23 @@ class PeerLink::Bootstrap final : public schema::PeerBootstrap::Server {
     PeerLink& link = *handle_->link;
     const auto params = context.getParams();
     const Result<NodeFacts> facts = ReadHello(params.getHello());
+    const Result<ChannelHello> channel = ReadChannel(params.getChannel());
     Status status = facts ? CheckPeerName(link.peer_, facts->name) : Status(facts.error());
     if (status.ok() && link.greeted_) {
       status = Error(Code::kAlreadyExists, "this connection has said hello already");
     }
-    if (status.ok()) status = link.owner_.Greet(link, *facts);
-    if (!status) {
-      Refuse(context.getResults().initRefusal(), status.error());
+    if (status.ok() && !channel) status = channel.error();
+    const Result<std::uint64_t> received =
+        status.ok() ? link.owner_.Greet(link, *facts, *channel) : status.error();
+    if (!received) {
+      Refuse(context.getResults().initRefusal(), received.error());
       return kj::READY_NOW;
     }
     WriteHello(context.getResults().initHello(), link.owner_.Self());
     context.getResults().setPort(kj::heap<Port>(kj::addRef(*handle_)));
+    context.getResults().setReceived(*received);
     link.Begin(*facts, params.getPort());
+    link.owner_.OnGreeted(link);
     return kj::READY_NOW;
   }
 
@@ -121,7 +129,6 @@ PeerLink::PeerLink(SecuredPeer peer, Options options, kj::Timer& timer, Owner& o
       options_(std::move(options)),
       timer_(timer),
       owner_(owner),
-      heartbeat_(options_.detection_ns, MonotonicNow()),
       handle_(kj::refcounted<Handle>(this)),
       network_(*peer_.stream, options_.side, Bounds()),
       // Messages of peers count alike: kPeerMessageWordsMax bounds them, and a link has a pace of
@@ -139,7 +146,10 @@ PeerLink::PeerLink(SecuredPeer peer, Options options, kj::Timer& timer, Owner& o
   rpc_.setFlowLimit(kPeerMessageWordsMax);
   auto pair = kj::newPromiseAndFulfiller<Error>();
   end_ = kj::mv(pair.fulfiller);
-  ended_ = kj::mv(pair.promise);
+  ended_ = pair.promise.fork();
+  auto carried = kj::newPromiseAndFulfiller<void>();
+  carry_ = kj::mv(carried.fulfiller);
+  carries_ = carried.promise.fork();
   tasks_.add(network_.onDisconnect().then(
       [this] { taskFailed(KJ_EXCEPTION(DISCONNECTED, "end of stream")); }));
   if (options_.side == capnp::rpc::twoparty::Side::SERVER) {
@@ -152,9 +162,12 @@ PeerLink::PeerLink(SecuredPeer peer, Options options, kj::Timer& timer, Owner& o
   }
 }
 
-PeerLink::~PeerLink() noexcept(false) { handle_->link = nullptr; }
+PeerLink::~PeerLink() noexcept(false) {
+  handle_->link = nullptr;
+  End(Error(Code::kUnavailable, "the connection is not used any more"));
+}
 
-kj::Promise<Result<NodeFacts>> PeerLink::SendHello() {
+kj::Promise<Result<PeerLink::Answer>> PeerLink::SendHello(const ChannelHello& channel) {
   HR_CHECK(options_.side == capnp::rpc::twoparty::Side::CLIENT && !greeted_, DescribePeer());
   capnp::MallocMessageBuilder builder(8);
   auto vat = builder.initRoot<capnp::rpc::twoparty::VatId>();
@@ -162,31 +175,37 @@ kj::Promise<Result<NodeFacts>> PeerLink::SendHello() {
   auto bootstrap = rpc_.bootstrap(vat).castAs<schema::PeerBootstrap>();
   auto call = bootstrap.helloRequest();
   WriteHello(call.initHello(), owner_.Self());
+  WriteChannel(call.initChannel(), channel);
   call.setPort(kj::heap<Port>(kj::addRef(*handle_)));
-  return call.send().then([this](auto&& answer) -> Result<NodeFacts> {
-    const auto refusal = answer.getRefusal();
-    if (refusal.getCode() != 0) {
-      const auto text = refusal.getText();
-      return Error(static_cast<Code>(std::min<int>(refusal.getCode(), kCodesCount - 1)),
-                   Printable({text.begin(), text.size()}, kRefusalTextMax));
-    }
-    Result<NodeFacts> facts = ReadHello(answer.getHello());
-    if (!facts) return facts;
-    if (facts->protocol_version != schema::PEER_PROTOCOL_VERSION) {
-      return Error(
-          Code::kVersionMismatch,
-          fmt::format("{} on node {} speaks peer protocol {}, this one speaks {}", facts->program,
-                      facts->name, facts->protocol_version, schema::PEER_PROTOCOL_VERSION));
-    }
-    if (const Status status = CheckPeerName(peer_, facts->name); !status) return status.error();
-    if (!options_.name.empty() && facts->name != options_.name) {
-      return Error(Code::kPermissionDenied,
-                   fmt::format("{} is node {} and not node {}, which the list of peers has there",
-                               peer_.address, facts->name, options_.name));
-    }
-    Begin(*facts, answer.getPort());
-    return facts;
+  return call.send().then([this](auto&& answer) -> Result<Answer> {
+    Result<Answer> read = Read(answer);
+    if (read) Begin(read->facts, answer.getPort());
+    return read;
   });
+}
+
+Result<PeerLink::Answer> PeerLink::Read(schema::PeerBootstrap::HelloResults::Reader answer) {
+  const auto refusal = answer.getRefusal();
+  if (refusal.getCode() != 0) {
+    const auto text = refusal.getText();
+    return Error(static_cast<Code>(std::min<int>(refusal.getCode(), kCodesCount - 1)),
+                 Printable({text.begin(), text.size()}, kRefusalTextMax));
+  }
+  Result<NodeFacts> facts = ReadHello(answer.getHello());
+  if (!facts) return facts.error();
+  if (facts->protocol_version != schema::PEER_PROTOCOL_VERSION) {
+    return Error(
+        Code::kVersionMismatch,
+        fmt::format("{} on node {} speaks peer protocol {}, this one speaks {}", facts->program,
+                    facts->name, facts->protocol_version, schema::PEER_PROTOCOL_VERSION));
+  }
+  if (const Status status = CheckPeerName(peer_, facts->name); !status) return status.error();
+  if (!options_.name.empty() && facts->name != options_.name) {
+    return Error(Code::kPermissionDenied,
+                 fmt::format("{} is node {} and not node {}, which the list of peers has there",
+                             peer_.address, facts->name, options_.name));
+  }
+  return Answer{.facts = std::move(facts).value(), .received = answer.getReceived()};
 }
 
 void PeerLink::Begin(const NodeFacts& facts, schema::PeerPort::Client port) {
@@ -194,11 +213,17 @@ void PeerLink::Begin(const NodeFacts& facts, schema::PeerPort::Client port) {
   name_ = facts.name;
   greeted_ = true;
   port_ = kj::mv(port);
-  heartbeat_ = Heartbeat(options_.detection_ns, MonotonicNow());
+}
+
+void PeerLink::Carry(Traffic& traffic) {
+  HR_CHECK(greeted_ && traffic_ == nullptr, name_);
+  traffic_ = &traffic;
   tasks_.add(PingAgain());
-  tasks_.add(WatchHeartbeat());
   // After whoever waits for the hello has received it.
-  tasks_.add(kj::evalLater([this] { DeliverEarly(); }));
+  tasks_.add(kj::evalLater([this] {
+    handle_->carries = true;
+    carry_->fulfill();
+  }));
   Flush();
 }
 
@@ -208,57 +233,26 @@ std::string PeerLink::DescribePeer() const {
 
 void PeerLink::End(const Error& error) { end_->fulfill(kj::cp(error)); }
 
-// What the other end sends with its answer to our hello may overtake that answer.
-void PeerLink::Receive(const PeerMessage& message) {
-  if (!end_->isWaiting()) return;
-  if (greeted_ && early_.empty()) return owner_.OnMessage(*this, message);
-  if (early_.size() < kMessagesPerCallMax) return early_.push_back(message);
-  End(Error(Code::kCorrupt,
-            fmt::format("{} sent {} messages before its hello", DescribePeer(), early_.size())));
-}
-
-void PeerLink::DeliverEarly() {
-  for (const PeerMessage& message : std::exchange(early_, {})) {
-    if (end_->isWaiting()) owner_.OnMessage(*this, message);
-  }
-}
-
-void PeerLink::Send(PeerMessage message) {
-  if (!unsent_.Push(std::move(message))) {
-    End(Error(Code::kPeerLost,
-              fmt::format("{} does not read what it is sent: {} messages of {} bytes wait",
-                          DescribePeer(), unsent_.size(), unsent_.bytes())));
-    unsent_.Clear();
-  }
-  Flush();
-}
-
 // As many as go into one call: so many, and no more bytes than leave a ping on the wire its turn.
 void PeerLink::Flush() {
-  if (sending_ || !greeted_) return;
-  if (unsent_.empty()) {
-    if (all_sent_.get() != nullptr) all_sent_->fulfill();
-    return;
-  }
+  if (sending_ || traffic_ == nullptr || !end_->isWaiting()) return;
+  UnsentMessages& unsent = traffic_->unsent();
+  if (unsent.empty()) return;
   auto call = port_.sendRequest();
-  const std::size_t count = unsent_.CountOfCall(kMessagesPerCallMax, kBytesPerCallMax);
-  HR_CHECK(count >= 1 && count <= kMessagesPerCallMax, count, unsent_.size());
+  const std::size_t count = unsent.CountOfCall(kMessagesPerCallMax, kBytesPerCallMax);
+  HR_CHECK(count >= 1 && count <= kMessagesPerCallMax, count, unsent.size());
   auto list = call.initMessages(static_cast<unsigned>(count));
-  for (unsigned i = 0; i < count; ++i) WriteMessage(list[i], unsent_.Pop());
+  for (unsigned i = 0; i < count; ++i) WriteMessage(list[i], unsent.at(i));
+  call.setFirst(unsent.first());
+  unsent.MarkSent(count);
+  const std::uint64_t last = unsent.first() + count - 1;
   sending_ = true;
-  tasks_.add(call.send().ignoreResult().then([this] {
+  tasks_.add(call.send().ignoreResult().then([this, last] {
     HR_CHECK(sending_, DescribePeer());
     sending_ = false;
+    traffic_->OnAcknowledged(last);
     Flush();
   }));
-}
-
-kj::Promise<void> PeerLink::Finish(const std::string& cause) {
-  HR_CHECK(all_sent_.get() == nullptr, DescribePeer());
-  auto pair = kj::newPromiseAndFulfiller<void>();
-  all_sent_ = kj::mv(pair.fulfiller);
-  Send(Goodbye{cause});
-  return kj::mv(pair.promise);
 }
 
 kj::Promise<void> PeerLink::PingAgain() {
@@ -266,7 +260,7 @@ kj::Promise<void> PeerLink::PingAgain() {
   const TimeNs asked_ns = MonotonicNow();
   return port_.pingRequest().send().then([this, asked_unix_ns, asked_ns](auto&& answer) {
     OnPong(asked_unix_ns, asked_ns, answer.getUnixNs());
-    return timer_.afterDelay(heartbeat_.interval_ns() * kj::NANOSECONDS).then([this] {
+    return timer_.afterDelay(options_.ping_every_ns * kj::NANOSECONDS).then([this] {
       return PingAgain();
     });
   });
@@ -279,19 +273,8 @@ void PeerLink::OnPong(std::int64_t asked_unix_ns, TimeNs asked_ns, std::int64_t 
         Error(Code::kCorrupt, fmt::format("{} answered with an impossible time: {} ns since 1970",
                                           DescribePeer(), theirs_unix_ns)));
   }
-  heartbeat_.Answered(now);
+  traffic_->OnPong();
   round_trips_.Add(asked_unix_ns, now - asked_ns, theirs_unix_ns);
-}
-
-kj::Promise<void> PeerLink::WatchHeartbeat() {
-  const TimeNs wait_ns = std::max<TimeNs>(0, heartbeat_.NextCheck() - MonotonicNow());
-  return timer_.afterDelay(wait_ns * kj::NANOSECONDS).then([this]() -> kj::Promise<void> {
-    if (heartbeat_.Check(MonotonicNow())) return WatchHeartbeat();
-    silent_ = end_->isWaiting();
-    End(Error(Code::kPeerLost, fmt::format("{} does not answer for {:.1f} s", DescribePeer(),
-                                           static_cast<double>(options_.detection_ns) / kSecond)));
-    return kj::READY_NOW;
-  });
 }
 
 void PeerLink::taskFailed(kj::Exception&& exception) {

@@ -1,9 +1,10 @@
-// One connection between two services, whichever of them opened it. Messages are sent in order, and
-// both ends send heartbeats. Used on the peers thread only.
+// One connection between two services, whichever of them opened it. It carries the messages of a
+// channel (peer_channel.h), one call at a time, and both ends send pings. Used on the peers thread
+// only.
 //
 // A link ends once, with the first cause. WhenEnded resolves then, and the owner destroys the link.
-// It may be destroyed at any time but from within OnMessage and Greet: calls of the other end that
-// are still under way then fail.
+// It may be destroyed at any time but from within its own calls of Traffic and Greet: calls of the
+// other end that are still under way then fail.
 #pragma once
 
 #include <capnp/rpc-twoparty.h>
@@ -14,15 +15,14 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "ipc/base/clock.h"
 #include "ipc/base/result.h"
 #include "ipc/schema/peer.capnp.h"
-#include "service/cluster/heartbeat.h"
 #include "service/cluster/peer_messages.h"
 #include "service/cluster/round_trips.h"
 #include "service/loop/bounded_network.h"
+#include "service/peers/channel_hello.h"
 #include "service/peers/tls.h"
 #include "service/peers/unsent_messages.h"
 
@@ -44,14 +44,33 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
    public:
     virtual ~Owner() noexcept(false) = default;
     virtual const NodeFacts& Self() const = 0;
-    // Hello of the service that connected. On success it is sent Self().
-    virtual Status Greet(PeerLink& link, const NodeFacts& facts) = 0;
-    virtual void OnMessage(PeerLink& link, const PeerMessage& message) = 0;
+    // Hello of the service that connected, and what it says of its channel. On success it is sent
+    // Self() and the returned number, that of the last message of its that has come. OnGreeted
+    // follows at once: the link can carry that channel.
+    virtual Result<std::uint64_t> Greet(PeerLink& link, const NodeFacts& facts,
+                                        const ChannelHello& channel) = 0;
+    virtual void OnGreeted(PeerLink& link) = 0;
+  };
+  // What the link carries.
+  class Traffic {
+   public:
+    virtual ~Traffic() noexcept(false) = default;
+    virtual UnsentMessages& unsent() = 0;
+    // The other end has all messages up to that number.
+    virtual void OnAcknowledged(std::uint64_t number) = 0;
+    // A message, or what is wrong with it, and its number.
+    virtual void Receive(std::uint64_t number, const Result<PeerMessage>& message) = 0;
+    virtual void OnPong() = 0;
   };
   struct Options {
     capnp::rpc::twoparty::Side side;
-    TimeNs detection_ns = 3 * kSecond;
+    TimeNs ping_every_ns = kSecond / 2;
     std::string name{};  // the node that must answer our hello; empty: any
+  };
+  // Who answered a hello.
+  struct Answer {
+    NodeFacts facts;
+    std::uint64_t received = 0;  // number of the last of our messages that has come there
   };
 
   // `owner` and `timer` must outlive the link.
@@ -61,17 +80,18 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   PeerLink& operator=(const PeerLink&) = delete;
 
   // The first call of the connecting side: who answered, or why it refuses this node.
-  kj::Promise<Result<NodeFacts>> SendHello();
-  void Send(PeerMessage message);
-  // Sends Goodbye, and resolves when the other end has received it.
-  kj::Promise<void> Finish(const std::string& cause);
+  kj::Promise<Result<Answer>> SendHello(const ChannelHello& channel);
+  // Once greeted. `traffic` must outlive the link.
+  void Carry(Traffic& traffic);
+  // There is more to send.
+  void Flush();
 
-  kj::Promise<Error> WhenEnded() { return kj::mv(ended_); }
+  // May be called more than once.
+  kj::Promise<Error> WhenEnded() { return ended_.addBranch(); }
   void End(const Error& error);
 
   bool greeted() const { return greeted_; }
-  // Whether it ended because the other side answered nothing for too long.
-  bool silent() const { return silent_; }
+  bool encrypted() const { return peer_.encrypted; }
   // "node b (10.0.0.2:4711)", or the address until the name is known.
   std::string DescribePeer() const;
   const std::string& peer_address() const { return peer_.address; }
@@ -84,14 +104,11 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   struct Handle;
   class Port;
 
+  Result<Answer> Read(schema::PeerBootstrap::HelloResults::Reader answer);
   // The other end is known, so messages can be sent.
   void Begin(const NodeFacts& facts, schema::PeerPort::Client port);
-  void Receive(const PeerMessage& message);
-  void DeliverEarly();
-  void Flush();
   kj::Promise<void> PingAgain();
   void OnPong(std::int64_t asked_unix_ns, TimeNs asked_ns, std::int64_t theirs_unix_ns);
-  kj::Promise<void> WatchHeartbeat();
   void taskFailed(kj::Exception&& exception) override;
 
   SecuredPeer peer_;
@@ -100,17 +117,17 @@ class PeerLink final : private kj::TaskSet::ErrorHandler {
   Owner& owner_;
   std::string name_;
   bool greeted_ = false;
-  bool silent_ = false;
-  UnsentMessages unsent_;
-  std::vector<PeerMessage> early_;  // arrived before the answer to hello
+  Traffic* traffic_ = nullptr;  // null until it carries some
   bool sending_ = false;
-  Heartbeat heartbeat_;
   RoundTrips round_trips_;
   kj::Own<kj::PromiseFulfiller<Error>> end_;
-  kj::Promise<Error> ended_ = nullptr;
-  kj::Own<kj::PromiseFulfiller<void>> all_sent_;  // null unless Finish waits for it
-  schema::PeerPort::Client port_ = nullptr;       // usable once greeted
-  kj::Own<Handle> handle_;                        // shared with the capabilities given out
+  kj::ForkedPromise<Error> ended_ = nullptr;
+  // Resolves a moment after Carry: what the other end sends with its answer to our hello may
+  // overtake that answer.
+  kj::Own<kj::PromiseFulfiller<void>> carry_;
+  kj::ForkedPromise<void> carries_ = nullptr;
+  schema::PeerPort::Client port_ = nullptr;  // usable once greeted
+  kj::Own<Handle> handle_;                   // shared with the capabilities given out
   capnp::TwoPartyVatNetwork network_;
   MessagePacer pace_{kPeerMessagesPerSecond, kPeerMessagesBurst};
   BoundedNetwork bounded_;

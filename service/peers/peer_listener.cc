@@ -16,13 +16,16 @@ constexpr auto kShortageDelay = 100 * kj::MILLISECONDS;
 
 }  // namespace
 
-PeerListener::PeerListener(Owner& owner, PeerSecurity& security, kj::Timer& timer,
-                           TimeNs detection_ns)
+PeerListener::PeerListener(Owner& owner, PeerSecurity& security, kj::Network& network,
+                           kj::Timer& timer, TimeNs detection_ns)
     : owner_(owner),
       security_(security),
+      network_(network),
       timer_(timer),
       detection_ns_(detection_ns),
       tasks_(*this) {}
+
+PeerListener::~PeerListener() noexcept(false) = default;
 
 kj::Promise<void> PeerListener::Accept(kj::Own<kj::ConnectionReceiver> port) {
   auto& receiver = *port;
@@ -55,104 +58,197 @@ kj::Promise<void> PeerListener::AcceptNext(kj::ConnectionReceiver& port) {
 
 void PeerListener::LetIn(SecuredPeer peer) {
   MakeRoom();
-  if (accepted_.size() >= kPeerConnectionsMax) {
+  if (strangers_.size() + nodes_.size() >= kPeerConnectionsMax) {
     owner_.ReportError(
         Error(Code::kExhausted, fmt::format("closed the connection of {}: {} services are "
                                             "connected, more are not supported",
-                                            peer.address, accepted_.size())));
+                                            peer.address, strangers_.size() + nodes_.size())));
     return;
   }
-  const NodeId node = ++accepted_count_;
-  auto link = kj::heap<PeerLink>(
-      kj::mv(peer),
-      PeerLink::Options{.side = capnp::rpc::twoparty::Side::SERVER, .detection_ns = detection_ns_},
-      timer_, *this);
-  tasks_.add(link->WhenEnded().then([this, node](const Error& error) { Ended(node, error); }));
-  accepted_.emplace(node, Accepted{.name = {}, .link = kj::mv(link)});
-  HR_CHECK(accepted_.size() <= kPeerConnectionsMax, accepted_.size());
+  const Number number = ++links_count_;
+  const Heartbeat heartbeat(detection_ns_, 0);
+  auto link = kj::heap<PeerLink>(kj::mv(peer),
+                                 PeerLink::Options{.side = capnp::rpc::twoparty::Side::SERVER,
+                                                   .ping_every_ns = heartbeat.interval_ns()},
+                                 timer_, *this);
+  tasks_.add(link->WhenEnded().then(
+      [this, number](const Error& error) { OnStrangerEnded(number, error); }));
+  strangers_.emplace(number, kj::mv(link));
 }
 
 // Closes the stranger that came first, since it had the most time to say hello.
 void PeerListener::MakeRoom() {
-  const auto is_stranger = [](const auto& entry) { return entry.second.name.empty(); };
-  const auto strangers = std::count_if(accepted_.begin(), accepted_.end(), is_stranger);
-  if (static_cast<std::size_t>(strangers) < kStrangersMax) return;
-  const auto oldest = std::find_if(accepted_.begin(), accepted_.end(), is_stranger);
-  HR_CHECK(oldest != accepted_.end(), strangers);
-  const NodeId node = oldest->first;
-  const std::string& address = oldest->second.link->peer_address();
+  if (strangers_.size() < kStrangersMax) return;
+  const auto oldest = strangers_.begin();
   const Error error(
       Code::kExhausted,
-      fmt::format("closed the connection of {}: it said no hello while {} others came", address,
-                  kStrangersMax));
-  oldest->second.link->End(error);
-  Ended(node, error);
+      fmt::format("closed the connection of {}: it said no hello while {} others came",
+                  oldest->second->peer_address(), kStrangersMax));
+  OnStrangerEnded(oldest->first, error);
 }
 
-NodeId PeerListener::Find(const PeerLink& link) const {
-  const auto found = std::find_if(accepted_.begin(), accepted_.end(), [&link](const auto& entry) {
-    return entry.second.link.get() == &link;
-  });
-  HR_CHECK(found != accepted_.end(), accepted_.size());
-  return found->first;
+// Whoever said hello meanwhile is no stranger any more.
+void PeerListener::OnStrangerEnded(Number number, const Error& error) {
+  const auto stranger = strangers_.extract(number);
+  // Whoever just looked whether the port is open is not worth a word.
+  if (!stranger.empty() && error.code() != Code::kPeerLost) owner_.ReportError(error);
+}
+
+PeerListener::Nodes::iterator PeerListener::Find(const PeerChannel& channel) {
+  const auto found = std::ranges::find_if(
+      nodes_, [&channel](const auto& entry) { return entry.second.channel.get() == &channel; });
+  HR_CHECK(found != nodes_.end(), nodes_.size());
+  return found;
+}
+
+// Compares all of them, so that the time says nothing.
+PeerListener::Nodes::iterator PeerListener::Find(const ChannelId& id) {
+  auto found = nodes_.end();
+  for (auto at = nodes_.begin(); at != nodes_.end(); ++at) {
+    if (IsSame(at->second.channel->id(), id)) found = at;
+  }
+  return found;
 }
 
 const NodeFacts& PeerListener::Self() const { return owner_.Self(); }
 
-Status PeerListener::Greet(PeerLink& link, const NodeFacts& facts) {
-  const NodeId node = Find(link);
-  HR_CHECK(accepted_.at(node).name.empty(), node, accepted_.at(node).name);
-  const Status status = owner_.OnNodeConnected(node, facts, link.peer_address());
-  if (status) {
-    accepted_.at(node).name = facts.name;
-  } else {
-    owner_.ReportError(status.error().Within("refused " + link.peer_address()));
+Result<std::uint64_t> PeerListener::Greet(PeerLink& link, const NodeFacts& facts,
+                                          const ChannelHello& channel) {
+  Result<std::uint64_t> received =
+      channel.resumes ? Resume(link, facts, channel) : Begin(link, facts, channel);
+  // A channel that is not known is that of the service that ran here before.
+  if (!received && received.error().code() != Code::kNotFound) {
+    owner_.ReportError(received.error().Within("refused " + link.peer_address()));
   }
-  return status;
+  return received;
 }
 
-void PeerListener::OnMessage(PeerLink& link, const PeerMessage& message) {
-  const NodeId node = Find(link);
-  // Whom the leader does not know sends it nothing.
-  HR_CHECK(!accepted_.at(node).name.empty(), node, message.index());
-  owner_.OnNodeMessage(node, message);
+Result<std::uint64_t> PeerListener::Begin(PeerLink& link, const NodeFacts& facts,
+                                          const ChannelHello& hello) {
+  if (Find(hello.id) != nodes_.end()) {
+    return Error(Code::kPermissionDenied,
+                 fmt::format("the channel with which {} begins belongs to another service",
+                             link.peer_address()));
+  }
+  LoseFormer(facts);
+  const NodeId node = ++nodes_count_;
+  greeted_ =
+      nodes_
+          .emplace(node,
+                   Node{.name = facts.name,
+                        .instance = facts.instance,
+                        .encrypted = link.encrypted(),
+                        .addresses = owner_.AddressesOf(facts, link.peer_address()),
+                        .channel = kj::heap<PeerChannel>(hello.id, detection_ns_, timer_, *this),
+                        .reach = {}})
+          .first;
+  HR_CHECK(nodes_.size() <= kPeerConnectionsMax, nodes_.size());
+  if (const Status status = owner_.OnNodeConnected(node, facts, link.peer_address()); !status) {
+    nodes_.erase(greeted_);
+    greeted_ = nodes_.end();
+    return status.error();
+  }
+  tasks_.add(greeted_->second.channel->WhenLost().then(
+      [this, node](const Error& error) { OnLost(node, error); }));
+  return std::uint64_t{0};
+}
+
+// Whoever knows the id has it from the service that began the channel. That service also keeps its
+// name, which its certificate has where there are any, and its instance.
+Result<std::uint64_t> PeerListener::Resume(PeerLink& link, const NodeFacts& facts,
+                                           const ChannelHello& hello) {
+  const auto found = Find(hello.id);
+  if (found == nodes_.end()) {
+    return Error(Code::kNotFound, fmt::format("this service has no channel with node {} that goes "
+                                              "on",
+                                              facts.name));
+  }
+  Node& node = found->second;
+  if (node.name != facts.name || node.instance != facts.instance ||
+      node.encrypted != link.encrypted()) {
+    return Error(Code::kPermissionDenied,
+                 fmt::format("the channel with which node {} goes on is that of another service",
+                             facts.name));
+  }
+  Result<std::uint64_t> received = node.channel->Resume(hello.received);
+  if (received) greeted_ = found;
+  return received;
+}
+
+void PeerListener::OnGreeted(PeerLink& link) {
+  const auto stranger = std::ranges::find_if(
+      strangers_, [&link](const auto& entry) { return entry.second.get() == &link; });
+  HR_CHECK(greeted_ != nodes_.end() && stranger != strangers_.end(), link.peer_address());
+  Node& node = greeted_->second;
+  greeted_ = nodes_.end();
+  node.reach = nullptr;
+  const std::string happened = node.channel->Attach(kj::mv(stranger->second));
+  strangers_.erase(stranger);
+  if (!happened.empty()) owner_.OnNodeResumed(happened);
+}
+
+void PeerListener::LoseFormer(const NodeFacts& facts) {
+  std::vector<NodeId> former;
+  for (const auto& [node, each] : nodes_) {
+    const bool lives = each.instance != facts.instance && each.channel->reached();
+    if (each.name == facts.name && !each.channel->linked() && !lives) former.push_back(node);
+  }
+  for (const NodeId node : former) {
+    const std::string why = nodes_.at(node).channel->why();
+    OnLost(node, Error(Code::kPeerLost, why));
+  }
+}
+
+void PeerListener::OnMessage(PeerChannel& channel, const PeerMessage& message) {
+  owner_.OnNodeMessage(Find(channel)->first, message);
+}
+
+// One that does not answer on its connection comes back by itself, if it can. One whose connection
+// broke is looked for, so that one that has ended is not waited for.
+void PeerListener::OnLinkNeeded(PeerChannel& channel) {
+  if (!channel.linked()) Reach(Find(channel)->first);
+}
+
+void PeerListener::Reach(NodeId number) {
+  Node& node = nodes_.at(number);
+  const auto looked_for = std::ranges::count_if(
+      nodes_, [](const auto& entry) { return entry.second.reach.get() != nullptr; });
+  if (node.addresses.empty() || static_cast<std::size_t>(looked_for) >= kReachesMax) return;
+  node.reach = kj::heap<PeerReach>(
+      PeerReach::Options{
+          .known_as = node.name, .addresses = node.addresses, .attempt_ns = detection_ns_ / 2},
+      security_, network_, timer_);
+  node.reaching = node.reach->Answered()
+                      .then([this, number, name = node.name](Result<PeerReach::Reached> reached) {
+                        Node& looked = nodes_.at(number);
+                        looked.reach = nullptr;
+                        if (!reached) return looked.channel->OnRefused();
+                        if (CheckPeerName(reached->peer, name)) looked.channel->OnReached();
+                      })
+                      .eagerlyEvaluate([](kj::Exception&&) {});
 }
 
 void PeerListener::Send(NodeId node, PeerMessage message) {
-  const auto found = accepted_.find(node);
-  if (found != accepted_.end()) found->second.link->Send(std::move(message));
+  const auto found = nodes_.find(node);
+  if (found != nodes_.end()) found->second.channel->Send(std::move(message));
 }
 
-void PeerListener::Ended(NodeId node, const Error& error) {
-  const auto found = accepted_.find(node);
-  if (found == accepted_.end()) return;
-  const Accepted gone = std::move(found->second);
-  accepted_.erase(found);
-  if (gone.name.empty()) {
-    // Whoever just looked whether the port is open is not worth a word.
-    if (error.code() != Code::kPeerLost) owner_.ReportError(error);
-  } else {
-    owner_.OnNodeLost(node, error);
-  }
+void PeerListener::OnLost(NodeId node, const Error& error) {
+  const auto lost = nodes_.extract(node);
+  if (!lost.empty()) owner_.OnNodeLost(node, error);
 }
 
 kj::Promise<void> PeerListener::Finish(const std::string& cause) {
-  auto all = kj::heapArrayBuilder<kj::Promise<void>>(accepted_.size());
-  for (auto& [node, each] : accepted_) {
-    all.add(each.name.empty() ? kj::Promise<void>(kj::READY_NOW) : each.link->Finish(cause));
-  }
+  auto all = kj::heapArrayBuilder<kj::Promise<void>>(nodes_.size());
+  for (auto& [number, each] : nodes_) all.add(each.channel->Finish(cause));
   return kj::joinPromises(all.finish());
 }
 
 void PeerListener::View(std::vector<PeerView>& views) const {
-  for (const auto& [node, each] : accepted_) {
-    if (each.name.empty()) continue;
-    views.push_back({.name = each.name,
-                     .address = each.link->peer_address(),
-                     .leads = false,
-                     .connected = true,
-                     .round_trip_ns = each.link->round_trip().taken_ns,
-                     .clock_offset_ns = each.link->round_trip().offset_ns});
+  for (const auto& [number, each] : nodes_) {
+    PeerView& view = views.emplace_back(PeerView{.address = each.channel->peer_address()});
+    each.channel->Show(view);
+    view.why = each.channel->why();
   }
 }
 

@@ -165,7 +165,7 @@ Peers::Peers(const PeerOptions& options, const PeersPorts& ports, kj::AsyncIoCon
       leader_(LeaderOptionsOf(self_, options, jobs_numbered_), directory_),
       follower_(FollowerOptionsOf(ports, options_, names_, jobs_numbered_), directory_),
       served_rows_(ports.served, ports.served_residuals),
-      listener_(*this, *security_, timer_, options_.detection_ns),
+      listener_(*this, *security_, network_, timer_, options_.detection_ns),
       tasks_(*this),
       alarm_(timer_, tasks_, [this](TimeNs now) {
         leader_.Expire(now);
@@ -276,6 +276,28 @@ void Peers::OnNodeLost(NodeId node, const Error& error) {
   Act();
 }
 
+void Peers::OnNodeResumed(const std::string& happened) {
+  Report(Code::kOk, happened);
+  ShowPeers();
+}
+
+// Those that the node says itself, unless a list of peers says to which addresses this service
+// connects; as for the addresses of a leader's rails.
+std::vector<std::string> Peers::AddressesOf(const NodeFacts& facts,
+                                            const std::string& address) const {
+  if (!options_.peers.empty() && options_.tls_certificate.empty()) {
+    const auto listed = options_.peers.find(facts.name);
+    return listed == options_.peers.end() ? std::vector<std::string>()
+                                          : std::vector{listed->second};
+  }
+  std::vector<std::string> addresses = facts.rail_addresses;
+  std::string control = ControlAddress(facts.control, address);
+  if (!control.empty() && std::ranges::find(addresses, control) == addresses.end()) {
+    addresses.push_back(std::move(control));
+  }
+  return addresses;
+}
+
 // Also reported to the jobs that gather here: they may well wait for that node. Strangers decide
 // how often it happens.
 void Peers::OnNodeRefused(const std::string& name, const std::string& address, const Error& error) {
@@ -326,6 +348,12 @@ void Peers::OnLeaderDown(const std::string& leader, const Error& error) {
   Act();
 }
 
+void Peers::OnLeaderResumed(const std::string& leader, const std::string& happened) {
+  Report(Code::kOk, happened);
+  dialed_[leader] = dialers_.at(leader)->addresses();
+  ShowPeers();
+}
+
 void Peers::OnLeaderMessage(const std::string& leader, const PeerMessage& message) {
   HR_CHECK(dialers_.contains(leader), leader, message.index());
   follower_.Handle(leader, message, MonotonicNow());
@@ -333,7 +361,7 @@ void Peers::OnLeaderMessage(const std::string& leader, const PeerMessage& messag
 }
 
 // Strangers decide how often there is something to say; people shall still find the rest.
-void Peers::ReportError(const Error& error) {
+void Peers::Report(Code code, const std::string& text) {
   const TimeNs now = MonotonicNow();
   if (now - reported_since_ns_ > kReportWindow) {
     if (reported_ > kReportedMax) {
@@ -345,8 +373,7 @@ void Peers::ReportError(const Error& error) {
     reported_since_ns_ = now;
     reported_ = 0;
   }
-  if (++reported_ <= kReportedMax)
-    ShowEvent({.code = error.code(), .job = {}, .text = error.text()});
+  if (++reported_ <= kReportedMax) ShowEvent({.code = code, .job = {}, .text = text});
 }
 
 void Peers::ShowEvent(Event event) {
@@ -425,6 +452,8 @@ void Peers::WritePeerRows() {
     row.needed = view.connected || !view.why.empty() ? 1 : 0;
     row.round_trip_ns = view.round_trip_ns;
     row.clock_offset_ns = view.clock_offset_ns;
+    row.resumes = view.resumes;
+    row.unlinked_ns = view.unlinked_ns;
     ipc::SetText(row.name, view.name);
     ipc::SetText(row.address, view.address);
   }
@@ -541,7 +570,13 @@ void Peers::SweepDialers() {
     if (!dialer->needed) left.push_back(leader);
   }
   for (const std::string& leader : left) {
+    // Its leader would wait for it otherwise.
+    auto dialer = std::move(dialers_.at(leader));
     dialers_.erase(leader);
+    auto goodbye =
+        dialer->Leave(fmt::format("node {} takes part in no job here any more", self_.name))
+            .exclusiveJoin(timer_.afterDelay(kGoodbyeMax));
+    tasks_.add(goodbye.attach(kj::mv(dialer)));
     follower_.OnLeaderDown(leader, Error(Code::kUnavailable, "left"));
   }
   DialUndialed();

@@ -89,6 +89,9 @@ class Peers final : public PeerDialer::Owner,
   Status OnNodeConnected(NodeId node, const NodeFacts& facts, const std::string& address) override;
   void OnNodeMessage(NodeId node, const PeerMessage& message) override;
   void OnNodeLost(NodeId node, const Error& error) override;
+  void OnNodeResumed(const std::string& happened) override;
+  std::vector<std::string> AddressesOf(const NodeFacts& facts,
+                                       const std::string& address) const override;
   // Another service, which comes from `address`, was not let in, or would not have this one.
   void OnNodeRefused(const std::string& name, const std::string& address,
                      const Error& error) override;
@@ -96,9 +99,11 @@ class Peers final : public PeerDialer::Owner,
   void OnLeaderUnreachable(const std::string& leader, const std::string& cause) override;
   void OnLeaderRefused(const std::string& leader, const Error& error) override;
   void OnLeaderDown(const std::string& leader, const Error& error) override;
+  void OnLeaderResumed(const std::string& leader, const std::string& happened) override;
   void OnLeaderMessage(const std::string& leader, const PeerMessage& message) override;
   // As an event for people, a bounded number of times in ten seconds.
-  void ReportError(const Error& error) override;
+  void ReportError(const Error& error) override { Report(error.code(), error.text()); }
+  void Report(Code code, const std::string& text);
 
   // Carries out what the machines want done.
   void Act();

@@ -8,7 +8,9 @@
 
 namespace headrace::service {
 
-static_assert(kPeerDescriptorsMax == kPeerConnectionsMax + kHandshakesMax);
+// A service is looked for at the addresses of its rails and at that of its node.
+static_assert(kPeerDescriptorsMax ==
+              kPeerConnectionsMax + kHandshakesMax + kReachesMax * (kRailsConfiguredMax + 1));
 
 PeerSecurityOptions SecurityOptionsOf(const PeerOptions& options) {
   return {.node_name = options.node_name,

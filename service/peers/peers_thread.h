@@ -16,7 +16,7 @@ namespace headrace::service {
 class LoopThread;
 
 // Limit of file descriptors for its connections, besides a few of its own.
-inline constexpr std::uint64_t kPeerDescriptorsMax = 384;
+inline constexpr std::uint64_t kPeerDescriptorsMax = 456;
 
 class PeersThread {
  public:

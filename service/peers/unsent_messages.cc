@@ -1,6 +1,9 @@
 #include "service/peers/unsent_messages.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 #include <variant>
 
@@ -36,24 +39,39 @@ bool UnsentMessages::Push(PeerMessage message) {
 UnsentMessages::Waiting* UnsentMessages::FindOlderReport(const PeerMessage& message) {
   const auto* report = std::get_if<ReportQuorum>(&message);
   if (report == nullptr) return nullptr;
-  const auto found = std::ranges::find_if(messages_, [report](const Waiting& each) {
+  HR_CHECK(sent_ >= acknowledged_ && sent_ - acknowledged_ <= messages_.size(), sent_,
+           acknowledged_, messages_.size());
+  const auto not_sent = messages_.begin() + static_cast<std::ptrdiff_t>(sent_ - acknowledged_);
+  const auto found = std::find_if(not_sent, messages_.end(), [report](const Waiting& each) {
     const auto* other = std::get_if<ReportQuorum>(&each.message);
     return other != nullptr && other->job == report->job;
   });
   return found == messages_.end() ? nullptr : &*found;
 }
 
-PeerMessage UnsentMessages::Pop() {
-  HR_CHECK(!messages_.empty());
-  Waiting first = std::move(messages_.front());
-  messages_.pop_front();
-  HR_CHECK(first.bytes <= bytes_, first.bytes, bytes_);
-  bytes_ -= first.bytes;
+void UnsentMessages::MarkSent(std::size_t count) {
+  HR_CHECK(count <= messages_.size(), count, messages_.size());
+  sent_ = std::max(sent_, acknowledged_ + count);
+}
+
+Status UnsentMessages::Acknowledge(std::uint64_t number) {
+  if (number > sent_) {
+    return Error(Code::kCorrupt,
+                 fmt::format("message {} is acknowledged, of {} that were sent", number, sent_));
+  }
+  for (; acknowledged_ < number; ++acknowledged_) {
+    HR_CHECK(!messages_.empty(), acknowledged_, number);
+    HR_CHECK(messages_.front().bytes <= bytes_, messages_.front().bytes, bytes_);
+    bytes_ -= messages_.front().bytes;
+    messages_.pop_front();
+  }
   HR_CHECK(!messages_.empty() || bytes_ == 0, bytes_);
-  return std::move(first.message);
+  return {};
 }
 
 void UnsentMessages::Clear() {
+  acknowledged_ += messages_.size();
+  sent_ = acknowledged_;
   messages_.clear();
   bytes_ = 0;
 }

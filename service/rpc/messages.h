@@ -94,6 +94,8 @@ struct PeerView {
   bool refused = false;        // because one of the two would not have the other
   TimeNs round_trip_ns = -1;   // -1: none yet
   TimeNs clock_offset_ns = 0;  // its clock less ours by that round trip
+  std::uint64_t resumes = 0;   // times that its connection broke and another took its place
+  TimeNs unlinked_ns = 0;      // without a connection that answered, until each of them did
 };
 // What came of an attempt to reach a service at an address, step by step, up to the first that
 // failed.

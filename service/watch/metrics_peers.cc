@@ -75,6 +75,18 @@ void WritePeerMetrics(const ipc::BoardReading& reading, MetricsText& text) {
     if (peer.connected == 0 || peer.round_trip_ns < 0) continue;
     text.Sample({{"peer", NameOf(peer)}}, MetricValue::Seconds(peer.clock_offset_ns));
   }
+  text.Family("headrace_peer_resumes_total", kCounter,
+              "Connections to the other node's service that broke and were resumed by another, "
+              "which cost no job anything.");
+  for (const PeerRow& peer : peers) {
+    text.Sample({{"peer", NameOf(peer)}}, MetricValue::Count(peer.resumes));
+  }
+  text.Family("headrace_peer_unlinked_seconds_total", kCounter,
+              "Time without a connection to the other node's service that answered, until it was "
+              "resumed.");
+  for (const PeerRow& peer : peers) {
+    text.Sample({{"peer", NameOf(peer)}}, MetricValue::Seconds(peer.unlinked_ns));
+  }
 }
 
 }  // namespace headrace::service

@@ -5,6 +5,7 @@
 #include <capnp/serialize.h>
 #include <kj/exception.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -17,7 +18,9 @@
 #include "service/cluster/follower.h"
 #include "service/cluster/leader.h"
 #include "service/cluster/setting_changes.h"
+#include "service/peers/channel_hello.h"
 #include "service/peers/peer_wire.h"
+#include "service/peers/unsent_messages.h"
 
 namespace {
 
@@ -103,6 +106,33 @@ void Hear(const service::PeerMessage& message) {
   HR_CHECK(follower.jobs_count() <= 1, follower.jobs_count());
 }
 
+// The other end acknowledges and numbers as it likes, in eight bytes each: what it does not
+// acknowledge is kept, and no message is taken twice or out of order.
+void Number(const std::uint8_t* bytes, std::size_t size) {
+  service::UnsentMessages unsent;
+  service::ReceivedNumbers received;
+  std::uint64_t pushed = 0;
+  std::uint64_t sent = 0;
+  for (; size >= sizeof(std::uint64_t); bytes += sizeof(std::uint64_t), size -= 8) {
+    std::uint64_t number = 0;
+    std::memcpy(&number, bytes, sizeof number);
+    HR_CHECK(unsent.Push(service::ForgetJob{static_cast<std::uint32_t>(++pushed)}), pushed);
+    if (number % 3 == 0) {
+      unsent.MarkSent(unsent.size());
+      sent = pushed;
+    }
+    // Numbers that may be right are seldom among arbitrary ones.
+    const std::uint64_t near = number % 2 == 0 ? number : number / 2 % (pushed + 2);
+    const std::uint64_t first = unsent.first();
+    HR_CHECK(unsent.Acknowledge(near).ok() == (near <= sent), near, sent);
+    HR_CHECK(unsent.first() == (near <= sent ? std::max(first, near + 1) : first), near, first);
+    HR_CHECK(unsent.size() == pushed + 1 - unsent.first(), unsent.size(), pushed);
+    const std::uint64_t last = received.last();
+    const bool next = received.Note(near) == service::ReceivedNumbers::Verdict::kNext;
+    HR_CHECK(next == (near == last + 1) && received.last() == last + (next ? 1 : 0), near, last);
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
@@ -128,5 +158,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
     const auto facts = service::ReadHello(reader.getRoot<schema::PeerHello>());
     HR_CHECK(!facts || facts->addresses.size() <= service::kLanesMax);
   });
+  (void)kj::runCatchingExceptions([&] {
+    capnp::FlatArrayMessageReader reader({buffer.data(), buffer.size()}, options);
+    const auto channel = service::ReadChannel(reader.getRoot<schema::PeerChannel>());
+    HR_CHECK(channel || channel.error().code() == Code::kCorrupt, channel.error().text());
+    HR_CHECK(!channel || channel->resumes || channel->received == 0, channel->received);
+  });
+  Number(bytes, size);
   return 0;
 }

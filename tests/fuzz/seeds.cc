@@ -23,6 +23,7 @@
 #include "ipc/records.h"
 #include "ipc/schema/client.capnp.h"
 #include "ipc/schema/peer.capnp.h"
+#include "service/peers/channel_hello.h"
 #include "service/peers/peer_wire.h"
 #include "tests/fuzz/message_act.h"
 #include "transport/codec/codec.h"
@@ -353,6 +354,10 @@ void WritePeerMessages() {
               .instance = 1,
               .addresses = {"B0"}});
   Write("peer/hello", BytesOf(hello));
+  capnp::MallocMessageBuilder channel;
+  WriteChannel(channel.initRoot<schema::PeerChannel>(),
+               {.id = {1, 2, 3}, .resumes = true, .received = 7});
+  Write("peer/channel", BytesOf(channel));
 }
 
 void WriteActs(int choice, const std::string& name,

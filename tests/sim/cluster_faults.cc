@@ -18,6 +18,34 @@ void ClusterSimulation::CloseRank(RankSlot& slot, bool orderly, bool exited) {
   slot.exited = exited;
 }
 
+// One of the networks that control may use between them, and not the next one before they have
+// found each other in another. Nothing at all may come of it.
+void ClusterSimulation::CutOrMendControl(std::size_t one, std::size_t other) {
+  if (one == other) return;
+  ControlCut& cut = cut_control_[{std::min(one, other), std::max(one, other)}];
+  if (cluster_.now() - cut.since_ns < kDetection) return;
+  cut.since_ns = cluster_.now();
+  const bool mends = cut.network.has_value();
+  const std::size_t network = mends ? *cut.network : dice_.Below(kControlNetworks);
+  Trace(fmt::format("network {} of control between nodes {} and {} is {}", network, NameOf(one),
+                    NameOf(other), mends ? "mended" : "cut"));
+  if (mends) {
+    cut.network.reset();
+    return lines_.MendNetwork(NameOf(one), NameOf(other), network);
+  }
+  cut.network = network;
+  lines_.CutNetwork(NameOf(one), NameOf(other), network);
+}
+
+void ClusterSimulation::HarmControl() {
+  const std::size_t one = dice_.Below(services_.size());
+  const std::size_t other = dice_.Below(services_.size());
+  if (dice_.Chance(50)) return BreakLine(one, other);
+  CutOrMendControl(one, other);
+  // Sometimes long enough that it is noticed.
+  Advance(static_cast<TimeNs>(dice_.Below(dice_.Chance(50) ? kDetection : kDetection / 100)));
+}
+
 void ClusterSimulation::LoseRank() {
   Job& job = jobs_[dice_.Below(jobs_.size())];
   RankSlot& slot = job.slots[dice_.Below(job.slots.size())];
@@ -34,6 +62,7 @@ void ClusterSimulation::HarmNodes() {
   if (dice_.Chance(40)) return KillNode(one);
   if (one == other || !services_[other]) return;
   if (mood_ == ClusterMood::kReconnect) return BreakLine(one, other);
+  if (dice_.Chance(20)) return CutOrMendControl(one, other);
   if (cluster_.rails_count() > 1 && dice_.Chance(30)) return CutRail(one, other);
   if (dice_.Chance(60)) return CutLink(one, other);
   BreakLine(one, other);
@@ -188,15 +217,10 @@ void ClusterSimulation::PostWhatIsMissing(Job& job) {
   }
 }
 
+// Another one takes its place, and nothing comes of it.
 void ClusterSimulation::BreakLine(std::size_t one, std::size_t other) {
   if (!lines_.Break(NameOf(one), NameOf(other))) return;
   Trace(fmt::format("a connection between nodes {} and {} breaks", NameOf(one), NameOf(other)));
-  for (Job& job : jobs_) {
-    const bool led = job.leader == one || job.leader == other;
-    if (!led || !TakesPart(job, one) || !TakesPart(job, other)) continue;
-    Blame(job, "node " + NameOf(one), kNever);
-    Blame(job, "node " + NameOf(other), kNever);
-  }
 }
 
 // A message that no honest node of the job sends now: it must be dropped, and be counted.

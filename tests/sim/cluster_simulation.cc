@@ -195,6 +195,8 @@ std::optional<std::string> ClusterSimulation::Act() {
     return StandStill();
   } else if (mood_ == ClusterMood::kReconnect && dice_.Chance(10)) {
     BeginReconnects(50);
+  } else if (mood_ == ClusterMood::kControl && dice_.Chance(12)) {
+    HarmControl();
   } else if (dice_.Chance(4)) {
     ActBadly();
   } else {
@@ -209,6 +211,7 @@ std::optional<std::string> ClusterSimulation::Act() {
 void ClusterSimulation::ActBadly() {
   if (mood_ == ClusterMood::kLoss) LoseRank();
   if (mood_ == ClusterMood::kRails) CutOrMendRail();
+  if (mood_ == ClusterMood::kRails && dice_.Chance(30)) HarmControl();
   if (mood_ == ClusterMood::kNodes || mood_ == ClusterMood::kReconnect) HarmNodes();
 }
 

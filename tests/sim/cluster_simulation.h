@@ -47,8 +47,9 @@ enum class ClusterMood : std::uint8_t {
   kStandstill,  // a node's service stands still for a while
   kRails,       // one of several networks is cut and mended: every operation must end well
   kSlow,        // a rank is slow and evicted; the others go on, and it joins again
+  kControl,     // a network of control is cut and mended, connections break: likewise
 };
-inline constexpr std::size_t kClusterMoodsCount = 10;
+inline constexpr std::size_t kClusterMoodsCount = 11;
 
 class ClusterSimulation {
  public:
@@ -60,6 +61,7 @@ class ClusterSimulation {
   const CompletionChecker& checker() const { return checker_; }
   const Messages& messages() const { return messages_; }
   const Agreements& agreements() const { return agreements_; }
+  const Lines& lines() const { return lines_; }
   // Jobs that have gone on with other ranks than before.
   std::uint64_t decisions() const { return decisions_; }
 
@@ -128,6 +130,8 @@ class ClusterSimulation {
   void CutRail(std::size_t one, std::size_t other);
   // Only the rail that this run harms, so that the others always work.
   void CutOrMendRail();
+  void HarmControl();
+  void CutOrMendControl(std::size_t one, std::size_t other);
 
   // ---- people ----
   void SteerSomething();
@@ -224,7 +228,7 @@ class ClusterSimulation {
   // Nothing happens that an operation may notice.
   bool IsCalm() const {
     return mood_ == ClusterMood::kCalm || mood_ == ClusterMood::kRails ||
-           mood_ == ClusterMood::kSlow;
+           mood_ == ClusterMood::kControl || mood_ == ClusterMood::kSlow;
   }
   void Trace(std::string what);
 
@@ -248,6 +252,11 @@ class ClusterSimulation {
   std::set<std::size_t> harmed_;       // nodes with a link that is cut
   std::optional<std::size_t> salted_;
   std::set<std::pair<std::size_t, std::size_t>> cut_rails_;  // kRails: between which nodes
+  struct ControlCut {
+    std::optional<std::size_t> network{};  // none: all go
+    TimeNs since_ns = -kDetection;
+  };
+  std::map<std::pair<std::size_t, std::size_t>, ControlCut> cut_control_;  // between nodes
   bool killed_ = false;
   Instance instances_ = 0;
   std::uint64_t decisions_ = 0;

@@ -44,6 +44,8 @@ const char* MoodName(ClusterMood mood) {
       return "Rails";
     case ClusterMood::kSlow:
       return "Slow";
+    case ClusterMood::kControl:
+      return "Control";
   }
   return "";
 }
@@ -57,6 +59,7 @@ TEST_P(ClusterSimulationTest, KeepsEveryPromiseForEverySeed) {
   std::uint64_t switches = 0;
   std::uint64_t messages = 0;
   std::uint64_t decisions = 0;
+  std::uint64_t resumes = 0;
   SeedWalk seeds(MoodName(GetParam()), ::testing::UnitTest::GetInstance()->test_to_run_count());
   while (const std::optional<std::uint64_t> next = seeds.Next()) {
     const std::uint64_t seed = *next;
@@ -68,6 +71,7 @@ TEST_P(ClusterSimulationTest, KeepsEveryPromiseForEverySeed) {
     switches += simulation.agreements().switches_count();
     messages += simulation.messages().received();
     decisions += simulation.decisions();
+    resumes += simulation.lines().resumes_count();
     ASSERT_FALSE(wrong) << *wrong << "\n"
                         << HowToReplay(seed, MoodName(GetParam()), simulation.trace());
   }
@@ -75,15 +79,19 @@ TEST_P(ClusterSimulationTest, KeepsEveryPromiseForEverySeed) {
   EXPECT_TRUE(ended_ok >= seeds.count() || seeds.IsOne()) << ended_ok;
   EXPECT_TRUE(iterations >= seeds.count() || seeds.IsOne()) << iterations;
   EXPECT_TRUE(2 * messages >= seeds.count() || seeds.IsOne()) << messages;
+  const bool harms_control = GetParam() == ClusterMood::kControl;
+  EXPECT_TRUE(!harms_control || resumes >= seeds.count() || seeds.IsOne()) << resumes;
   EXPECT_TRUE(2 * switches >= seeds.count() || seeds.IsOne()) << switches;
   // Ranks between their iterations, and ranks that stand still, for which others wait.
   const bool evicts = GetParam() == ClusterMood::kSlow;
   EXPECT_TRUE(!evicts || 10 * decisions >= seeds.count() || seeds.IsOne()) << decisions;
-  const bool is_calm = GetParam() == ClusterMood::kCalm || GetParam() == ClusterMood::kRails;
+  const bool is_calm = GetParam() == ClusterMood::kCalm || GetParam() == ClusterMood::kRails ||
+                       GetParam() == ClusterMood::kControl;
   EXPECT_TRUE(evicts || (ended_failed != 0) == !is_calm || seeds.IsOne());
   RecordProperty("iterations", std::to_string(iterations));
   RecordProperty("messages", std::to_string(messages));
   RecordProperty("decisions", std::to_string(decisions));
+  RecordProperty("resumes", std::to_string(resumes));
   RecordProperty("switches", std::to_string(switches));
   RecordProperty("ended_ok", std::to_string(ended_ok));
   RecordProperty("ended_failed", std::to_string(ended_failed));
@@ -94,7 +102,8 @@ INSTANTIATE_TEST_SUITE_P(Moods, ClusterSimulationTest,
                                            ClusterMood::kLoss, ClusterMood::kNodes,
                                            ClusterMood::kStrangers, ClusterMood::kSteering,
                                            ClusterMood::kReconnect, ClusterMood::kStandstill,
-                                           ClusterMood::kRails, ClusterMood::kSlow),
+                                           ClusterMood::kRails, ClusterMood::kSlow,
+                                           ClusterMood::kControl),
                          [](const auto& test) { return MoodName(test.param); });
 
 }  // namespace

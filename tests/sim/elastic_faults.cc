@@ -216,19 +216,33 @@ void ElasticFaults::KillNode(std::size_t node, bool machine) {
           : run_.cluster.now() + static_cast<TimeNs>(run_.dice.Below(kAwayMaxMs)) * kMillisecond;
 }
 
+// Or one of the networks that control may use between them is cut or mended. The services go on
+// over another connection, and nothing comes of it.
 void ElasticFaults::BreakLine() {
   const std::size_t one = run_.dice.Below(run_.nodes.size());
   const std::size_t other = run_.dice.Below(run_.nodes.size());
+  if (run_.dice.Chance(40)) return CutOrMendControl(one, other);
   if (!run_.lines.Break(run_.NameOf(one), run_.NameOf(other))) return;
   run_.Trace(fmt::format("a connection between nodes {} and {} breaks", run_.NameOf(one),
                          run_.NameOf(other)));
-  for (const auto& process : run_.processes) {
-    if (process->node() == one || process->node() == other) process->Harm();
+}
+
+// Not the next one before they have found each other in another.
+void ElasticFaults::CutOrMendControl(std::size_t one, std::size_t other) {
+  if (one == other) return;
+  ControlCut& cut = control_cuts_[{std::min(one, other), std::max(one, other)}];
+  if (run_.cluster.now() - cut.since_ns < kElasticDetection) return;
+  cut.since_ns = run_.cluster.now();
+  const bool mends = cut.network.has_value();
+  const std::size_t network = mends ? *cut.network : run_.dice.Below(kControlNetworks);
+  run_.Trace(fmt::format("network {} of control between nodes {} and {} is {}", network,
+                         run_.NameOf(one), run_.NameOf(other), mends ? "mended" : "cut"));
+  if (mends) {
+    cut.network.reset();
+    return run_.lines.MendNetwork(run_.NameOf(one), run_.NameOf(other), network);
   }
-  // It may be one that the job does not need any more.
-  for (ElasticSession& session : run_.checker.sessions()) {
-    session.disturbed = session.disturbed || !session.closed;
-  }
+  cut.network = network;
+  run_.lines.CutNetwork(run_.NameOf(one), run_.NameOf(other), network);
 }
 
 void ElasticFaults::CutOrMendRail() {

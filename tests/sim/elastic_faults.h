@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -47,6 +48,7 @@ class ElasticFaults {
   void StandStill();
   void KillNode(std::size_t node, bool machine);
   void BreakLine();
+  void CutOrMendControl(std::size_t one, std::size_t other);
   void CutOrMendRail();
   void CutLink();
   void MendLink();
@@ -63,6 +65,11 @@ class ElasticFaults {
     TimeNs until_ns = 0;
   };
   std::optional<Cut> cut_;
+  struct ControlCut {
+    std::optional<std::size_t> network{};  // none: all go
+    TimeNs since_ns = -kElasticDetection;
+  };
+  std::map<std::pair<std::size_t, std::size_t>, ControlCut> control_cuts_;  // between nodes
   bool killed_ = false;
   bool gave_up_ = false;
   std::uint64_t strangers_ = 0;

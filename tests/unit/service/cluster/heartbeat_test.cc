@@ -46,6 +46,20 @@ TEST(Heartbeat, ForgivesTheTimeInWhichThisProcessStoodStill) {
   EXPECT_LT(WatchUntil(pulse, 70 * kSecond), 63 * kSecond);
 }
 
+// Half of the detection time is left to find another way then.
+TEST(Heartbeat, IsQuietAfterHalfOfTheDetectionTimeAndIsCheckedThen) {
+  Heartbeat pulse(kDetection, 0);
+  pulse.Answered(710 * kMillisecond);
+  const TimeNs quiet_ns = 710 * kMillisecond + kDetection / 2;
+  EXPECT_EQ(WatchUntil(pulse, quiet_ns - 1), kNever);
+  EXPECT_FALSE(pulse.IsQuiet(quiet_ns - 1));
+  EXPECT_EQ(pulse.NextCheck(), quiet_ns);
+  EXPECT_TRUE(pulse.Check(quiet_ns));
+  EXPECT_TRUE(pulse.IsQuiet(quiet_ns));
+  pulse.Answered(quiet_ns);
+  EXPECT_FALSE(pulse.IsQuiet(quiet_ns));
+}
+
 TEST(Heartbeat, AsksSixTimesInADetectionTime) {
   EXPECT_EQ(Heartbeat(kDetection, 0).interval_ns(), 500 * kMillisecond);
 }

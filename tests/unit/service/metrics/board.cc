@@ -198,6 +198,8 @@ void WritePeers(ipc::BoardLayout& board) {
     row.needed = needed ? 1 : 0;
     row.round_trip_ns = connected ? 250 * kMicrosecond : -1;
     row.clock_offset_ns = connected ? -3 * kMillisecond : 0;
+    row.resumes = connected ? 2 : 0;
+    row.unlinked_ns = connected ? 750 * kMillisecond : 0;
     ipc::SetText(row.name, name);
     ipc::SetText(row.address, "10.0.0.3:7733");
     ipc::WriteRow(board.peers[at], row);

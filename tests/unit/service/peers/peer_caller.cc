@@ -84,16 +84,39 @@ Answered PeerCaller::Hello(const PeerHelloCall& fields) {
                                          .name = fields.node,
                                          .instance = fields.instance,
                                          .server = fields.server,
-                                         .addresses = fields.addresses});
+                                         .addresses = fields.addresses,
+                                         .control = fields.control});
+  const service::ChannelHello channel =
+      fields.channel.value_or(service::ChannelHello{.id = channel_});
+  channel_ = channel.id;
+  service::WriteChannel(call.initChannel(), channel);
   call.setPort(kj::heap<Port>(*this));
   auto response = loop_.Wait<capnp::Response<schema::PeerBootstrap::HelloResults>>(call.send());
   const Answered answered = Read(response.getRefusal());
-  if (answered.code == Code::kOk) port_ = response.getPort();
+  if (answered.code == Code::kOk) {
+    port_ = response.getPort();
+    received_ = response.getReceived();
+    sent_ = received_;
+  }
   return answered;
 }
 
-bool PeerCaller::Tell(const std::vector<service::PeerMessage>& messages) {
+Answered PeerCaller::HelloWithId(const std::string& id) {
+  auto call = bootstrap_.helloRequest();
+  service::WriteHello(call.initHello(), {.protocol_version = schema::PEER_PROTOCOL_VERSION,
+                                         .program = "headraced 9.9.9",
+                                         .name = "x",
+                                         .addresses = {"X0"}});
+  call.initChannel().setId({reinterpret_cast<const kj::byte*>(id.data()), id.size()});
+  call.setPort(kj::heap<Port>(*this));
+  return Read(
+      loop_.Wait<capnp::Response<schema::PeerBootstrap::HelloResults>>(call.send()).getRefusal());
+}
+
+bool PeerCaller::Tell(const std::vector<service::PeerMessage>& messages, std::uint64_t first) {
   auto call = port_.sendRequest();
+  call.setFirst(first == 0 ? sent_ + 1 : first);
+  if (first == 0) sent_ += messages.size();
   auto list = call.initMessages(static_cast<unsigned>(messages.size()));
   for (unsigned i = 0; i < messages.size(); ++i) service::WriteMessage(list[i], messages[i]);
   return loop_.Wait(call.send().then([](auto&&) { return true; }, [](auto&&) { return false; }));

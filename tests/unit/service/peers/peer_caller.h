@@ -5,12 +5,14 @@
 #include <kj/async-io.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ipc/base/clock.h"
 #include "ipc/schema/peer.capnp.h"
 #include "service/cluster/peer_messages.h"
+#include "service/peers/channel_hello.h"
 #include "tests/unit/service/rpc/caller.h"
 
 namespace headrace::support {
@@ -22,6 +24,8 @@ struct PeerHelloCall {
   std::uint64_t instance = 1;
   bool server = false;
   std::vector<std::string> addresses = {"X0"};
+  std::string control;                           // where it says that it listens
+  std::optional<service::ChannelHello> channel;  // none: a new one
 };
 
 class PeerCaller {
@@ -31,8 +35,17 @@ class PeerCaller {
   ~PeerCaller() noexcept(false);
 
   Answered Hello(const PeerHelloCall& fields);
-  // After a Hello. False when the connection is gone.
-  bool Tell(const std::vector<service::PeerMessage>& messages);
+  // A hello whose channel has that id.
+  Answered HelloWithId(const std::string& id);
+  // After a Hello. False when the connection is gone. Numbered behind what it told before, unless
+  // `first` says otherwise.
+  bool Tell(const std::vector<service::PeerMessage>& messages, std::uint64_t first = 0);
+  // To resume the channel by, as one that has received all that was told here.
+  service::ChannelHello Resuming() const {
+    return {.id = channel_, .resumes = true, .received = told_.size()};
+  }
+  // Of the last Hello: how many of our messages have come there.
+  std::uint64_t received() const { return received_; }
   bool Ping();
   // Whether the other end closes the connection within ten seconds.
   bool WaitForEnd();
@@ -50,6 +63,9 @@ class PeerCaller {
   bool answering_ = true;
   TimeNs clock_ahead_ns_ = 0;
   std::vector<service::PeerMessage> told_;
+  service::ChannelId channel_ = service::DrawChannelId();
+  std::uint64_t sent_ = 0;
+  std::uint64_t received_ = 0;
   kj::Own<kj::AsyncIoStream> stream_;
   capnp::TwoPartyClient client_;
   schema::PeerBootstrap::Client bootstrap_;

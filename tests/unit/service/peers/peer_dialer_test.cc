@@ -36,6 +36,7 @@ class Follows final : public PeerDialer::Owner {
   void OnLeaderRefused(const std::string&, const Error& error) override {
     causes.push_back(error.text());
   }
+  void OnLeaderResumed(const std::string&, const std::string&) override {}
   void OnLeaderDown(const std::string&, const Error&) override {}
   void OnLeaderMessage(const std::string&, const service::PeerMessage&) override {}
 

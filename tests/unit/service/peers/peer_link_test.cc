@@ -15,7 +15,7 @@
 namespace headrace::service {
 namespace {
 
-class Node final : public PeerLink::Owner {
+class Node final : public PeerLink::Owner, public PeerLink::Traffic {
  public:
   explicit Node(std::string name) {
     self_.protocol_version = schema::PEER_PROTOCOL_VERSION;
@@ -24,12 +24,18 @@ class Node final : public PeerLink::Owner {
     self_.instance = 1;
   }
   const NodeFacts& Self() const override { return self_; }
-  Status Greet(PeerLink&, const NodeFacts& facts) override {
-    if (!refusal_.ok()) return refusal_;
+  Result<std::uint64_t> Greet(PeerLink&, const NodeFacts& facts, const ChannelHello&) override {
+    if (!refusal_.ok()) return refusal_.error();
     greeted_by_ = facts.name;
-    return {};
+    return std::uint64_t{0};
   }
-  void OnMessage(PeerLink&, const PeerMessage&) override { ++received_; }
+  void OnGreeted(PeerLink& link) override { link.Carry(*this); }
+  UnsentMessages& unsent() override { return unsent_; }
+  void OnAcknowledged(std::uint64_t number) override {
+    ASSERT_TRUE(unsent_.Acknowledge(number).ok());
+  }
+  void Receive(std::uint64_t, const Result<PeerMessage>&) override { ++received_; }
+  void OnPong() override {}
 
   void Refuse(Status refusal) { refusal_ = std::move(refusal); }
   const std::string& greeted_by() const { return greeted_by_; }
@@ -40,6 +46,7 @@ class Node final : public PeerLink::Owner {
   Status refusal_;
   std::string greeted_by_;
   std::size_t received_ = 0;
+  UnsentMessages unsent_;
 };
 
 // Who connects has the certificate of `connecting_names`, who accepts that of `accepting_names`.
@@ -64,9 +71,12 @@ class PeerLinkTest : public testing::Test {
                          .node_names = names.accepting,
                          .encrypted = true},
                         {.side = capnp::rpc::twoparty::Side::CLIENT}, Timer(), a_);
-    std::optional<Result<NodeFacts>> answer;
-    loop_.Wait(connecting.SendHello().then([&](Result<NodeFacts> facts) { answer = facts; }));
-    return *answer;
+    std::optional<Result<NodeFacts>> met;
+    loop_.Wait(connecting.SendHello({.id = DrawChannelId()})
+                   .then([&](const Result<PeerLink::Answer>& answer) {
+                     met = answer ? Result<NodeFacts>(answer->facts) : answer.error();
+                   }));
+    return *met;
   }
   kj::Timer& Timer() { return loop_.io.provider->getTimer(); }
 
@@ -143,11 +153,15 @@ TEST(PeerLinkEnds, ACallUnderWayOutlivesItsLink) {
       Node a("a");
       Node b("b");
       SteppedLinks links(a, b);
-      auto hello = links.connecting->SendHello()
-                       .then([&](const Result<NodeFacts>&) {
+      auto hello = links.connecting->SendHello({.id = DrawChannelId()})
+                       .then([&](const Result<PeerLink::Answer>&) {
+                         links.connecting->Carry(a);
+                         for (int i = 0; i < 4; ++i) {
+                           EXPECT_TRUE(a.unsent().Push(LeaveQuorum{.job = 1}));
+                           EXPECT_TRUE(b.unsent().Push(LeaveQuorum{.job = 1}));
+                         }
                          for (auto* const each : {&links.accepting, &links.connecting}) {
-                           if (each->get() == nullptr) continue;
-                           for (int i = 0; i < 4; ++i) (*each)->Send(LeaveQuorum{.job = 1});
+                           if (each->get() != nullptr) (*each)->Flush();
                          }
                        })
                        .eagerlyEvaluate([](kj::Exception&&) {});

@@ -57,8 +57,8 @@ class PeersHostile : public testing::Test {
 
 TEST_F(PeersHostile, NamesBothVersionsAndBothPrograms) {
   ExpectHelloRefused(
-      {.protocol_version = 17, .program = "headraced 9.9", .node = "x"}, Code::kVersionMismatch,
-      {"headraced 0.1.0 on node a speaks peer protocol 16", "headraced 9.9 on node x speaks 17"});
+      {.protocol_version = 18, .program = "headraced 9.9", .node = "x"}, Code::kVersionMismatch,
+      {"headraced 0.1.0 on node a speaks peer protocol 17", "headraced 9.9 on node x speaks 18"});
 }
 
 TEST_F(PeersHostile, NamesTheNodeWhoseNameIsTaken) {

@@ -15,6 +15,14 @@ PeerMessage HashOf(std::uint64_t hash) {
   return ReportBlockHashed{.job = 7, .hash = {.name = {}, .hash = hash}};
 }
 
+// Sends the first and has it acknowledged.
+PeerMessage Pop(UnsentMessages& unsent) {
+  PeerMessage first = unsent.at(0);
+  unsent.MarkSent(1);
+  EXPECT_TRUE(unsent.Acknowledge(unsent.first()).ok());
+  return first;
+}
+
 PlanPiece PieceOf(std::size_t bytes) {
   return {.job = 7, .text = std::make_shared<const std::string>(bytes, 'x')};
 }
@@ -23,7 +31,7 @@ TEST(UnsentMessages, GoOutInOrderAndLeaveNothing) {
   UnsentMessages unsent;
   for (std::uint32_t job = 1; job <= 5; ++job) ASSERT_TRUE(unsent.Push(ForgetJob{job}));
   for (std::uint32_t job = 1; job <= 5; ++job) {
-    EXPECT_EQ(std::get<ForgetJob>(unsent.Pop()).job, job);
+    EXPECT_EQ(std::get<ForgetJob>(Pop(unsent)).job, job);
   }
   EXPECT_TRUE(unsent.empty());
   EXPECT_EQ(unsent.bytes(), 0);
@@ -66,7 +74,7 @@ TEST(UnsentMessages, LeaveOutReportsWhileManyBytesWait) {
   const std::size_t before = unsent.size();
   EXPECT_TRUE(unsent.Push(HashOf(1)));
   EXPECT_EQ(unsent.size(), before);
-  unsent.Pop();
+  Pop(unsent);
   EXPECT_TRUE(unsent.Push(HashOf(1)));
   EXPECT_EQ(unsent.size(), before);
 }
@@ -80,9 +88,59 @@ TEST(UnsentMessages, KeepTheLastReportOfAQuestion) {
   ASSERT_TRUE(unsent.Push(ReportQuorum{
       .job = 5, .name = "other", .membership = {}, .epoch = 9, .rules = {}, .members = {}}));
   EXPECT_EQ(unsent.size(), 2);
-  EXPECT_EQ(std::get<ReportQuorum>(unsent.Pop()).epoch, 3 * kUnsentMax);
-  EXPECT_EQ(std::get<ReportQuorum>(unsent.Pop()).epoch, 9);
+  EXPECT_EQ(std::get<ReportQuorum>(Pop(unsent)).epoch, 3 * kUnsentMax);
+  EXPECT_EQ(std::get<ReportQuorum>(Pop(unsent)).epoch, 9);
   EXPECT_EQ(unsent.bytes(), 0);
+}
+
+TEST(UnsentMessages, StayUntilTheyAreAcknowledged) {
+  UnsentMessages unsent;
+  for (std::uint32_t job = 1; job <= 5; ++job) ASSERT_TRUE(unsent.Push(ForgetJob{job}));
+  unsent.MarkSent(3);
+  EXPECT_EQ(unsent.size(), 5);
+  EXPECT_TRUE(unsent.Acknowledge(2).ok());
+  EXPECT_EQ(unsent.first(), 3);
+  EXPECT_EQ(std::get<ForgetJob>(unsent.at(0)).job, 3);
+  // Said again, and what was true before.
+  EXPECT_TRUE(unsent.Acknowledge(2).ok());
+  EXPECT_TRUE(unsent.Acknowledge(0).ok());
+  EXPECT_EQ(unsent.size(), 3);
+}
+
+TEST(UnsentMessages, RefuseAcknowledgementsOfWhatWasNeverSent) {
+  UnsentMessages unsent;
+  for (std::uint32_t job = 1; job <= 5; ++job) ASSERT_TRUE(unsent.Push(ForgetJob{job}));
+  unsent.MarkSent(3);
+  EXPECT_EQ(unsent.Acknowledge(4).code(), Code::kCorrupt);
+  EXPECT_EQ(unsent.Acknowledge(UINT64_MAX).code(), Code::kCorrupt);
+  EXPECT_EQ(unsent.size(), 5);
+}
+
+// Else two messages could have one number.
+TEST(UnsentMessages, KeepAReportThatIsUnderWay) {
+  UnsentMessages unsent;
+  const auto report = [](std::uint32_t epoch) {
+    return ReportQuorum{
+        .job = 4, .name = "job", .membership = {}, .epoch = epoch, .rules = {}, .members = {}};
+  };
+  ASSERT_TRUE(unsent.Push(report(1)));
+  unsent.MarkSent(1);
+  ASSERT_TRUE(unsent.Push(report(2)));
+  ASSERT_TRUE(unsent.Push(report(3)));
+  ASSERT_EQ(unsent.size(), 2);
+  EXPECT_EQ(std::get<ReportQuorum>(unsent.at(0)).epoch, 1);
+  EXPECT_EQ(std::get<ReportQuorum>(unsent.at(1)).epoch, 3);
+}
+
+TEST(ReceivedNumbers, TakeEachNumberOnceAndInOrder) {
+  ReceivedNumbers received;
+  EXPECT_EQ(received.Note(2), ReceivedNumbers::Verdict::kMissing);
+  EXPECT_EQ(received.Note(1), ReceivedNumbers::Verdict::kNext);
+  EXPECT_EQ(received.Note(1), ReceivedNumbers::Verdict::kAgain);
+  EXPECT_EQ(received.Note(2), ReceivedNumbers::Verdict::kNext);
+  EXPECT_EQ(received.Note(0), ReceivedNumbers::Verdict::kAgain);
+  EXPECT_EQ(received.Note(UINT64_MAX), ReceivedNumbers::Verdict::kMissing);
+  EXPECT_EQ(received.last(), 2);
 }
 
 TEST(UnsentMessages, FillACallAndNoMore) {
