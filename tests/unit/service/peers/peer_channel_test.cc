@@ -167,6 +167,15 @@ class TwoEnds {
 
 // Without an operating system and without time: a loop that is turned step by step.
 struct SteppedLoop {
+  // A connection reads so many messages, and waits for a timer that is due at once.
+  void Turn(kj::uint turns) {
+    loop.run(turns);
+    timer.advanceTo(timer.now());
+  }
+  void TurnToEnd() {
+    for (int i = 0; i < 200; ++i) Turn(kj::maxValue);
+  }
+
   kj::EventLoop loop;
   kj::WaitScope scope{loop};
   kj::TimerImpl timer{kj::origin<kj::TimePoint>()};
@@ -182,15 +191,15 @@ TEST(PeerChannel, DeliversEachMessageOnceWhereverItsConnectionBreaks) {
     SteppedLoop stepped;
     TwoEnds ends(stepped.timer, kLong);
     ends.Connect();
-    stepped.loop.run();
+    stepped.TurnToEnd();
     for (int i = 0; i < 40; ++i) ends.a.Send();
     for (int i = 0; i < 40; ++i) ends.b.Send();
-    stepped.loop.run(turns);
+    stepped.Turn(turns);
     broke_between += ends.a.received.size() < 40 && !ends.a.received.empty() ? 1 : 0;
     ends.Break();
-    stepped.loop.run();
+    stepped.TurnToEnd();
     ends.Connect();
-    stepped.loop.run();
+    stepped.TurnToEnd();
     ASSERT_TRUE(ends.b.HasAllOf(ends.a)) << "after turn " << turns;
     ASSERT_TRUE(ends.a.HasAllOf(ends.b)) << "after turn " << turns;
     ASSERT_EQ(ends.a.channel->waiting_count() + ends.b.channel->waiting_count(), 0U);
@@ -209,27 +218,27 @@ TEST(PeerChannel, DeliversEachMessageOnceOverManyConnections) {
     SteppedLoop stepped;
     TwoEnds ends(stepped.timer, kLong);
     ends.Connect();
-    stepped.loop.run();
+    stepped.TurnToEnd();
     // Fewer than kBreaksMax, so that all may come before any message does.
     for (std::uint32_t round = roll(4); round > 0; --round) {
       for (std::uint32_t left = roll(8); left > 0; --left) {
         for (std::uint32_t i = roll(20); i > 0; --i) (roll(2) == 0 ? ends.a : ends.b).Send();
-        stepped.loop.run(roll(60));
+        stepped.Turn(roll(60));
       }
       // Sometimes one end does not notice it before the other connects anew.
       ends.Break();
-      stepped.loop.run(roll(3) == 0 ? roll(20) : 1000);
+      stepped.Turn(roll(3) == 0 ? roll(20) : 1000);
       ends.Connect();
       if (roll(4) == 0) {
-        stepped.loop.run(roll(60));
+        stepped.Turn(roll(60));
         ends.Connect();
       }
-      stepped.loop.run(roll(100));
+      stepped.Turn(roll(100));
     }
     // What has broken is noticed first.
-    stepped.loop.run();
+    stepped.TurnToEnd();
     if (!ends.a.channel->linked() || !ends.b.channel->linked()) ends.Connect();
-    stepped.loop.run();
+    stepped.TurnToEnd();
     ASSERT_TRUE(ends.b.HasAllOf(ends.a)) << "seed " << seed;
     ASSERT_TRUE(ends.a.HasAllOf(ends.b)) << "seed " << seed;
     ASSERT_EQ(ends.a.channel->waiting_count() + ends.b.channel->waiting_count(), 0U) << seed;
@@ -245,16 +254,16 @@ TEST(PeerChannel, IsLostWhenTheSameMessageBreaksEveryConnection) {
                    .then([&lost](const Error& error) { lost = error; })
                    .eagerlyEvaluate([](kj::Exception&&) {});
   ends.Connect();
-  stepped.loop.run();
+  stepped.TurnToEnd();
   std::uint32_t breaks = 0;
   for (; breaks < 2 * kBreaksMax && !lost; ++breaks) {
     if (breaks == 0) ends.a.Send();
     ends.Break();
-    stepped.loop.run();
+    stepped.TurnToEnd();
     if (!lost) ends.Connect();
     // The hello is answered, and the call that follows it is not.
     for (int turn = 0; turn < 200 && !lost && !ends.a.channel->linked(); ++turn) {
-      stepped.loop.run(1);
+      stepped.Turn(1);
     }
   }
   ASSERT_TRUE(lost);
@@ -271,12 +280,12 @@ TEST(PeerChannel, RefusesToGoOnAfterMessagesThatItNeverSent) {
                    .eagerlyEvaluate([](kj::Exception&&) {});
   ends.Connect();
   ends.b.Send();
-  stepped.loop.run();
+  stepped.TurnToEnd();
   EXPECT_TRUE(ends.b.channel->Resume(0).ok());
   const Result<std::uint64_t> resumed = ends.b.channel->Resume(2);
   ASSERT_FALSE(resumed.ok());
   EXPECT_EQ(resumed.error().code(), Code::kCorrupt);
-  stepped.loop.run();
+  stepped.TurnToEnd();
   ASSERT_TRUE(lost);
   EXPECT_EQ(lost->code(), Code::kCorrupt);
 }
@@ -289,12 +298,12 @@ TEST(PeerChannel, SaysGoodbyeAndWaitsForNobody) {
                    .then([&lost](const Error& error) { lost = error; })
                    .eagerlyEvaluate([](kj::Exception&&) {});
   ends.Connect();
-  stepped.loop.run();
+  stepped.TurnToEnd();
   for (int i = 0; i < 40; ++i) ends.a.Send();
   bool sent = false;
   auto goodbye = ends.a.channel->Finish("the service stops").then([&sent] { sent = true; });
   auto done = goodbye.eagerlyEvaluate([](kj::Exception&&) {});
-  stepped.loop.run();
+  stepped.TurnToEnd();
   EXPECT_TRUE(sent);
   ASSERT_TRUE(lost);
   EXPECT_EQ(lost->code(), Code::kUnavailable);

@@ -204,7 +204,7 @@ TEST_F(PeersResume, AHelloWithoutAnIdIsRefused) {
 TEST_F(PeersResume, ANodeThatNobodyCanReachIsLostAfterTheGraceTime) {
   Form();
   Break();
-  ExpectLost(kGrace, kGrace + 300 * kMillisecond);
+  ExpectLost(kGrace, kResumeDetection);
 }
 
 TEST_F(PeersResume, ANodeWhereNobodyListensAnyMoreIsLostAtOnce) {
@@ -217,7 +217,7 @@ TEST_F(PeersResume, ANodeWhoseServiceAnswersHasTheDetectionTimeToComeBack) {
   ControlStand there(Patient("c"));
   Form("127.0.0.1:" + std::to_string(there.peer_port()));
   Break();
-  ExpectLost(kResumeDetection - 2 * (kResumeDetection / 6), kResumeDetection + 300 * kMillisecond);
+  ExpectLost(kResumeDetection - 2 * (kResumeDetection / 6), kResumeDetection + kSecond);
 }
 
 TEST_F(PeersResume, ANodeThatBeginsAnewIsNotWaitedFor) {
