@@ -42,14 +42,28 @@ class ControlRail(JoinCase):
         texts = [event["text"] for event in self.services[node].ctl_json("events")["events"]]
         return [found for found in map(WENT_ON.fullmatch, texts) if found and other in found["why"]]
 
-    def metric(self, node: int, name: str, peer: str) -> float:
-        program = self.cluster[node].start(
-            ["/usr/bin/python3", "-c", "import urllib.request as r;"
-             "print(r.urlopen('http://127.0.0.1:7780/metrics').read().decode())"],
-            stdout=-1, text=True,
-        )  # fmt: skip
-        page, _ = program.communicate(timeout=LIMIT_S)
-        return float(re.search(rf'^{name}{{peer="{peer}"}} (\S+)$', page, re.MULTILINE)[1])
+    def metric(self, page: str, name: str, peer: str) -> float | None:
+        found = re.search(rf'^{name}{{peer="{peer}"}} (\S+)$', page, re.MULTILINE)
+        return float(found[1]) if found else None
+
+    def check_metrics(self, node: int, peer: str, lasted_s: float) -> None:
+        """While the services are connected: the series end with the last job of the two."""
+        page = ""
+
+        def shown() -> bool:
+            nonlocal page
+            program = self.cluster[node].start(
+                ["/usr/bin/python3", "-c", "import urllib.request as r;"
+                 "print(r.urlopen('http://127.0.0.1:7780/metrics').read().decode())"],
+                stdout=-1, text=True,
+            )  # fmt: skip
+            page, _ = program.communicate(timeout=LIMIT_S)
+            return self.metric(page, "headrace_peer_resumes_total", peer) == 1
+
+        self.assertTrue(await_true(shown), page)
+        self.assertAlmostEqual(
+            self.metric(page, "headrace_peer_unlinked_seconds_total", peer), lasted_s, delta=0.001
+        )
 
     def job(self) -> dict[str, Any]:
         (job,) = self.services[0].ctl_json("jobs")["jobs"]
@@ -67,18 +81,17 @@ class ControlRail(JoinCase):
         self.assertTrue(found, [self.services[node].ctl("events")[1] for node in (0, 1)])
         after = self.job()
         self.assertEqual((after["epoch"], after["recoveries"]["count"]), (before["epoch"], 0))
+        for node, peer in ((0, "b"), (1, "a")):
+            (went_on,) = self.resumed(node)
+            print(f"  node {node}: {went_on.group()}")
+            self.assertLess(float(went_on["s"]), most_s)
+            self.check_metrics(node, peer, float(went_on["s"]))
         said = run.ends()
         for rank in (0, 1):
             self.assertEqual(said[rank]["resizes"], [])
             self.assertEqual(said[rank]["losses"], alone[rank]["losses"])
             self.assertEqual(said[rank]["digest"], alone[rank]["digest"])
-        for node, peer in ((0, "b"), (1, "a")):
-            (went_on,) = self.resumed(node)
-            print(f"  node {node}: {went_on.group()}")
-            self.assertLess(float(went_on["s"]), most_s)
-            self.assertEqual(self.metric(node, "headrace_peer_resumes_total", peer), 1)
-            lasted_s = self.metric(node, "headrace_peer_unlinked_seconds_total", peer)
-            self.assertAlmostEqual(lasted_s, float(went_on["s"]), delta=0.001)
+        self.assertEqual([len(self.resumed(node)) for node in (0, 1)], [1, 1])
         # A job that begins now meets there, too.
         again = self.train_on_both("later", pause=0.0).ends()
         self.assertEqual(again[0]["digest"], alone[0]["digest"])

@@ -37,11 +37,13 @@ void ClusterSimulation::CutOrMendControl(std::size_t one, std::size_t other) {
   lines_.CutNetwork(NameOf(one), NameOf(other), network);
 }
 
+// Connections are those of leaders.
 void ClusterSimulation::HarmControl() {
   const std::size_t one = dice_.Below(services_.size());
-  const std::size_t other = dice_.Below(services_.size());
-  if (dice_.Chance(50)) return BreakLine(one, other);
-  CutOrMendControl(one, other);
+  const std::optional<std::size_t> leader = jobs_[dice_.Below(jobs_.size())].leader;
+  if (!leader) return;
+  if (dice_.Chance(50)) return BreakLine(one, *leader);
+  CutOrMendControl(one, *leader);
   // Sometimes long enough that it is noticed.
   Advance(static_cast<TimeNs>(dice_.Below(dice_.Chance(50) ? kDetection : kDetection / 100)));
 }

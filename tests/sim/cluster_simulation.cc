@@ -195,7 +195,7 @@ std::optional<std::string> ClusterSimulation::Act() {
     return StandStill();
   } else if (mood_ == ClusterMood::kReconnect && dice_.Chance(10)) {
     BeginReconnects(50);
-  } else if (mood_ == ClusterMood::kControl && dice_.Chance(12)) {
+  } else if (mood_ == ClusterMood::kControl && dice_.Chance(16)) {
     HarmControl();
   } else if (dice_.Chance(4)) {
     ActBadly();
