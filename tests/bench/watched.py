@@ -14,7 +14,6 @@ import dataclasses
 import os
 import re
 import shutil
-import socket
 import statistics
 import subprocess
 from collections.abc import Callable, Iterator
@@ -27,13 +26,6 @@ from support.places import Program
 KIB, MIB = 1 << 10, 1 << 20
 PLAIN = "plain"
 RANKS = 2
-
-
-def free_port() -> int:
-    """One that nobody had a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @dataclasses.dataclass

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, ".."), os.path.join(HERE, "..", "..", "client", "python")]
 import headrace.__main__ as command
 from headrace import report
+from support.ports import free_port
 from support.service import build_directory, client_environment, service_directory
 from support.unittests import run_tests
 from torchrun import STREAMS
@@ -54,6 +54,7 @@ dist.all_reduce(total)
 print("rank", dist.get_rank(), "of", dist.get_world_size(), total.item(), model.module.bias.tolist(), flush=True)
 """
 LIMIT_S = 240  # a busy machine takes a minute to import torch
+SEEN_S = 5.0  # that a job stays for the report, which looks twice a second
 
 # A model that trains by a plan, two ranks; prints how many iterations each made. So many that a plan made
 # from measured times is in force on any machine.
@@ -76,7 +77,7 @@ def rank(number, made):
             going[0] = float(made.value < 80 or time.monotonic() < deadline)
             session.all_reduce(going, op="min")
         optimizer.synchronize()
-        time.sleep(1.2)  # the report looks twice a second
+        time.sleep(SEEN_S)
 if __name__ == "__main__":
     made = [multiprocessing.Value("i", 0) for _ in range(2)]
     ranks = [multiprocessing.Process(target=rank, args=each) for each in enumerate(made)]
@@ -158,19 +159,17 @@ class Run(Runs):
     @unittest.skipUnless(importlib.util.find_spec("torch"), "no torch (package python3-torch)")
     def test_torchrun_finds_the_service(self) -> None:
         """`headrace run -- torchrun --nproc_per_node 2 train.py`, word for word."""
-        with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
+        with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(folder, "train.py"), "w") as script:
                 script.write(TRAIN_PY)
-            probe.bind(("127.0.0.1", 0))
             # Debian's package has no program of that name; the module is what it would run. Other tests use
             # torchrun's usual port.
             streams = " ".join([*STREAMS, "--log_dir", os.path.join(folder, "logs")])
             torchrun = os.path.join(folder, "torchrun")
             with open(torchrun, "w") as script:
                 script.write(f"#!/bin/sh\nexec {sys.executable} -B -m torch.distributed.run {streams} "
-                             f'--master_port {probe.getsockname()[1]} "$@"\n')  # fmt: skip
+                             f'--master_port {free_port()} "$@"\n')  # fmt: skip
             os.chmod(torchrun, 0o755)
-            probe.close()
             code, out, err = self.finished(
                 "run", "--", "torchrun", "--nproc_per_node", "2", "train.py", folder=folder,
                 PATH=f"{folder}:{os.environ['PATH']}", OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo",
@@ -269,7 +268,7 @@ class Report(Runs):
 
     @unittest.skipUnless(importlib.util.find_spec("torch"), "no torch (package python3-torch)")
     def test_training_by_a_plan_shows_what_was_waited_hidden_and_promised(self) -> None:
-        out, report = self.report(TRAINS)
+        out, report = self.report(TRAINS.replace("SEEN_S", str(SEEN_S)))
         made, _, *codes = out.split()
         self.assertEqual(codes, ["0", "0"], report)
         self.assertIn("job train: 2 ranks", report)
@@ -289,7 +288,7 @@ class Report(Runs):
         self.assertLessEqual(bound, promised + 0.1)
 
     def test_a_job_without_a_plan_is_told_so(self) -> None:
-        script = AVERAGES.replace("assert array", "import time; time.sleep(1.5); assert array")
+        script = AVERAGES.replace("assert array", f"import time; time.sleep({SEEN_S}); assert array")
         _, report = self.report(script)
         self.assertRegex(report, r"job run: 2 ranks\n  1 operation .*, 0\.0 MB")
         self.assertNotIn("hidden", report)

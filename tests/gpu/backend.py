@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import sys
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ranks import gpus_count, play_sharers
+from support.ports import free_port
 from tensors import EXPANDABLE
 
 if TYPE_CHECKING:
@@ -174,12 +174,6 @@ def run_rank() -> int:
     print(f"{checked} results of collectives: right; DDP: the bits of {other}")
     dist.barrier()
     return 0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def main() -> int:

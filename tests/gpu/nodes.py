@@ -17,11 +17,11 @@ import tempfile
 from collections.abc import Sequence
 
 from ranks import service
+from support.ports import free_port
 from support.service import Service
 from trained import (
     RANKS,
     figure,
-    free_port,
     require_close,
     require_equal_ranks,
     require_learned,

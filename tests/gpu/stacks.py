@@ -18,8 +18,9 @@ from cases import Skip, run_each
 from ranks import gpu_of, play, service
 from stack_model import RANKS, Stack
 from stack_rank import ALL, GROUPS, PEER, distance
+from support.ports import free_port
 from torch_device import REHEARSAL
-from trained import figure, free_port, share_a_gpu
+from trained import figure, share_a_gpu
 
 LIMIT_S = 75.0  # of the ranks of one stack: torch's start, compiling, some iterations both ways
 CLOSE = 2e-2  # where kernels differ: of the way that parameters went

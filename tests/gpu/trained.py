@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ranks import gpu_of, gpus_count, play
+from support.ports import free_port
 
 RANKS = 2
 LEARNED = 0.05  # relative, of the last loss
@@ -18,12 +18,6 @@ CLOSE = 2e-3  # relative, of losses after tens of steps in another order of addi
 
 def share_a_gpu() -> bool:
     return gpus_count() < RANKS
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def train(way: str, environments: Sequence[Mapping[str, str]]) -> list[dict]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tests"))
 from support.cluster import Cluster, LoopbackNode, Services, SkipReason
+from support.ports import free_port
 
 PYTORCH_PORT = 29500  # torchrun's default
 # Tests ask for less. Here ranks, services and whatever else runs share the cores of one machine.
@@ -116,7 +116,7 @@ class Nodes:
     def places(self, ranks: int) -> list[Place]:
         """Spreads ranks over the nodes, and tells each what torchrun would tell it."""
         node_of = [rank * self.count // ranks for rank in range(ranks)]
-        port = _free_port() if self._cluster.loopback else PYTORCH_PORT
+        port = free_port() if self._cluster.loopback else PYTORCH_PORT
         return [
             Place(
                 self._cluster[node],
@@ -153,13 +153,6 @@ def _in_words(rate_mbit: float) -> str:
     if rate_mbit < 1000:
         return f"{rate_mbit:g} Mbit/s"
     return f"{rate_mbit / 1000:g} Gbit/s"
-
-
-def _free_port() -> int:
-    """A port of this machine that nobody had a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _say(text: str) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..ports import free_port
 from ..ranks import Ranks
 from ..service import Service
 from .cluster import Cluster
@@ -14,13 +14,6 @@ from .node import LoopbackNode
 
 PORT = 7733  # the default; in namespaces nobody else is there
 DETECTION_MS = 1000
-
-
-def free_port() -> int:
-    """One that nobody had a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Services:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import socket
 import sys
 import unittest
 from collections.abc import Callable
 from typing import Any
 
 from ranks import Rank, Service
+from support.ports import free_port
 
 try:
     import torch
@@ -25,12 +25,6 @@ MODERN = not torch.__version__.startswith("1.")
 if MODERN:
     # Optimizers, DDP and FSDP import it when they are made; once here, and not in every rank.
     import torch._dynamo
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def start_group(
