@@ -11,16 +11,14 @@ from typing import Any
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from support.cluster import Cluster, Services
+from support.patience import PATIENCE_S
 from support.ranks import Rank, RankError, Ranks
 from support.service import Service
 
-# "Within a second of detection", with room for a machine that is busy with other tests.
-SOON_S = float(os.environ.get("HEADRACE_TEST_SOON_S", "1.0"))
 DETECTION_S = 1.0  # as support/cluster/services.py sets it
-SETTLE_S = 20.0
 
 
-def await_true(condition: Callable[[], bool], limit_s: float = SETTLE_S) -> bool:
+def await_true(condition: Callable[[], bool], limit_s: float = PATIENCE_S) -> bool:
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:

@@ -10,12 +10,13 @@ import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster_case import SOON_S, ClusterCase, await_true
+from cluster_case import ClusterCase, await_true
+from support.patience import SOON_S, until
 from support.ranks import Ranks
 from support.unittests import run_tests
 
-COUNT = 1 << 20  # elements: 4 MiB take 34 ms over both rails
-RATE_MBIT = int(os.environ.get("HEADRACE_TEST_RAIL_MBIT", "500"))  # less than the cores can do
+COUNT = 1 << 20  # elements: 4 MiB take 56 ms over both rails
+RATE_MBIT = int(os.environ.get("HEADRACE_TEST_RAIL_MBIT", "300"))  # less than the cores can do
 # Networks of the nodes: the services speak over the first, lanes ucx0 and ucx1 over the others.
 RAILS = (1, 2)
 
@@ -70,7 +71,7 @@ class Load:
             self.seconds.append((now - begin, rates))
             last, before = now, sent
 
-    def goes_on(self, sums: int = 5, limit_s: float = 30.0) -> bool:
+    def goes_on(self, sums: int = 5, limit_s: float = 60.0) -> bool:
         """So many sums begin and end from now on."""
         now = time.monotonic()
         return await_true(
@@ -170,18 +171,28 @@ class TwoRails(ClusterCase):
         self.assertTrue(await_true(lambda: self.plan(job)["version"] > since, 60.0), self.texts(0))
         return self.plan(job)
 
+    def settled(self, job: str) -> dict:
+        """The plan that has been in force for a while: one or two may follow the first as more is known."""
+
+        def stays() -> dict | None:
+            before = self.plan(job)
+            time.sleep(4)
+            return before if self.plan(job)["version"] == before["version"] else None
+
+        return until(stays, "a plan that stays")
+
     def test_the_plan_is_made_anew_when_one_is_lost_and_when_it_is_back(self) -> None:
         ranks = self.job((1, 1), name="planned")
         node = self.cluster[1]
         with PlannedLoad(ranks, [1 << 18] * 8) as load:
             self.await_plan("planned", 1)
-            time.sleep(5)  # a plan or two may follow as more is known
-            both = self.plan("planned")
+            both = self.settled("planned")
             node.cut(rail=2)
             self.assertTrue(self.told("and no longer over tcp/eth2"), self.texts(0))
-            one = self.await_plan("planned", both["version"])
-            time.sleep(5)
-            one = self.plan("planned")
+            # Half of the links are left. One that was made before this was known may come in between.
+            slower = 1.3 * both["predicted_ns"]
+            self.assertTrue(await_true(lambda: self.plan("planned").get("predicted_ns", 0) > slower), self.texts(0))
+            one = self.settled("planned")
             node.mend(2)
             self.assertTrue(self.told("over tcp/eth2 again"), self.texts(0))
             # One that was made for other reasons may come in between.
@@ -191,8 +202,8 @@ class TwoRails(ClusterCase):
         self.assertEqual(load.errors, [])
         for plan in (both, one, again):
             print(f"  plan {plan['version']}: {plan['predicted_ns'] / 1e6:.1f} ms predicted")
-        # Half of the links are left in between.
-        self.assertGreater(one["predicted_ns"], 1.3 * both["predicted_ns"])
+        self.assertGreater(one["version"], both["version"])
+        self.assertGreater(one["predicted_ns"], slower)
 
     def test_one_loses_its_cable(self) -> None:
         self.lose(1, lambda: self.cluster[0].unplug(1), lambda: self.cluster[0].plug(1), 1)
@@ -220,7 +231,8 @@ class TwoRails(ClusterCase):
             self.assertTrue(load.goes_on(10))
             begin = time.monotonic()
             self.cluster[1].cut(rail=1)
-            time.sleep(2)
+            self.assertTrue(load.goes_on(), load.errors)  # before the stall is over
+            time.sleep(max(0.0, begin + 2 - time.monotonic()))
             self.cluster[1].mend(1)
             self.check(load, begin, 0.2 + 2 * SOON_S)
             self.assertTrue(self.told("over tcp/eth1 again"), self.texts(0))

@@ -1,20 +1,22 @@
-"""When things go wrong: each ends in a named error within a second, and everyone else goes on."""
+"""When things go wrong: each ends in a named error within a second (support/patience.py), and everyone else goes on."""
 
 from __future__ import annotations
 
 import os
-import signal
 import struct
 import sys
 import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+from support.patience import SOON_S, await_equal
 from support.ranks import Rank, RankError, Ranks
 from support.service import Service
 
-# "Within a second", with room for a machine that is busy with other tests.
-SOON_S = float(os.environ.get("HEADRACE_TEST_SOON_S", "1.0"))
+TIMEOUT_S = 2.0  # of operations that are to pass it
+# Of operations during which the service stands still for a little longer. Clients give it up when it has not answered
+# for a quarter more.
+OUTLIVED_S = 8.0
 RECORDS_AT = 53248  # offset of the ring in a channel; ipc/PROTOCOL.md
 RECORD_SIZE = 64
 COMMIT_AT = 56
@@ -66,11 +68,8 @@ class ServiceCase(unittest.TestCase):
             self.assertEqual(after[0].call("values", name="w"), [4.0] * 4)
 
     def assert_nothing_left(self) -> None:
-        deadline = time.monotonic() + 10
-        while self.service.mappings() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self.assertEqual(self.service.mappings(), [])
-        self.assertEqual(self.service.ctl_json("queue")["queue"], [])
+        await_equal(self.service.mappings, [])
+        await_equal(lambda: self.service.ctl_json("queue")["queue"], [])
 
 
 class RankDeath(ServiceCase):
@@ -132,8 +131,6 @@ class RankDeath(ServiceCase):
 
 
 class Misuse(ServiceCase):
-    flags = ("--operation-timeout-ms", "600")
-
     def tearDown(self) -> None:
         self.doCleanups()
         self.assert_serves()
@@ -166,10 +163,12 @@ class Misuse(ServiceCase):
         stranger.call("post", kind="barrier")
         ranks.each("post", kind="barrier")
         ranks.each("wait")
-        jobs = self.service.ctl_json("jobs", "owned")["jobs"]
-        self.assertEqual(
-            sorted((job["owner_uid"], job["ranks_attached"]) for job in jobs), [(0, 2), (65534, 1)]
-        )
+
+        def owners() -> list[tuple[int, int]]:
+            jobs = self.service.ctl_json("jobs", "owned")["jobs"]
+            return sorted((job["owner_uid"], job["ranks_attached"]) for job in jobs)
+
+        await_equal(owners, [(0, 2), (65534, 1)])
         stranger.kill()
         ranks.each("post", kind="barrier")
         ranks.each("wait")
@@ -207,7 +206,7 @@ class Misuse(ServiceCase):
         )  # fmt: skip
 
     def test_an_operation_past_its_timeout(self) -> None:
-        ranks = self.ranks(3)
+        ranks = self.ranks(3, timeout=TIMEOUT_S)
         ranks.each("tensor", name="weight", count=64)
         begin = time.monotonic()
         for member in ranks.members[:2]:
@@ -215,7 +214,9 @@ class Misuse(ServiceCase):
             member.send("wait")
         for member in ranks.members[:2]:
             self.expect(member, "timeout", "rank 2", f"pid {ranks[2].pid}", "weight")
-        self.assertLess(time.monotonic() - begin, 0.6 + SOON_S)
+        took = time.monotonic() - begin
+        self.assertGreaterEqual(took, TIMEOUT_S)
+        self.assertLess(took, TIMEOUT_S + SOON_S)  # and not after the minute that operations have by default
         # The latecomer learns it too, and then all are in step again.
         ranks[2].call("post", kind="all_reduce", name="weight")
         ranks[2].send("wait")
@@ -269,12 +270,15 @@ class ServiceDeath(unittest.TestCase):
     def test_a_service_that_is_absent(self) -> None:
         with Service() as service:
             service.kill()
+            rank = Rank(service, 0, 1, attach=False)
+            self.addCleanup(rank.close)
+            rank.call("held")  # its Python has started
             begin = time.monotonic()
             with self.assertRaises(RankError) as caught:
-                Rank(service, 0, 1)
+                rank.attach()
             self.assertEqual(caught.exception.code, "unavailable")
             self.assertIn(service.socket, str(caught.exception))
-            self.assertLess(time.monotonic() - begin, SOON_S + 2)  # with Python's start
+            self.assertLess(time.monotonic() - begin, SOON_S)
 
     def test_a_service_killed_while_ranks_wait(self) -> None:
         with Service() as service, Ranks(service, 3) as ranks:
@@ -291,10 +295,11 @@ class ServiceDeath(unittest.TestCase):
                 self.assertEqual(caught.exception.code, "unavailable")
                 self.assertIn(str(pid), str(caught.exception))
             self.assertLess(time.monotonic() - begin, SOON_S)
-            # Each process hears of it by itself: until then a post is taken.
+            # Each process hears of it by itself: until then a post is taken, but not very many are.
             with self.assertRaises(RankError) as caught:
-                while time.monotonic() - begin < SOON_S:
+                while time.monotonic() - begin < 2 * SOON_S:
                     ranks[2].call("post", kind="all_reduce", name="w")
+                    time.sleep(0.02)
             self.assertEqual(caught.exception.code, "unavailable")
 
     def test_a_stopped_service_still_answers_the_operator(self) -> None:
@@ -302,10 +307,8 @@ class ServiceDeath(unittest.TestCase):
             ranks.each("tensor", name="conv1.weight", count=64)
             for member in ranks.members[:2]:
                 member.call("post", kind="all_reduce", name="conv1.weight")
-            deadline = time.monotonic() + 10
-            while not service.ctl_json("queue")["queue"] and time.monotonic() < deadline:
-                time.sleep(0.02)
-            os.kill(service.pid, signal.SIGSTOP)
+            await_equal(lambda: [row["ranks_missing"] for row in service.ctl_json("queue")["queue"]], [[2]])
+            service.suspend()
             try:
                 code, text = service.ctl("queue")
                 self.assertEqual(code, 1, text)  # a stopped service is a finding
@@ -315,36 +318,40 @@ class ServiceDeath(unittest.TestCase):
                 self.assertEqual(code, 1, text)  # a stopped service is a finding
                 self.assertIn("stopped", text)
             finally:
-                os.kill(service.pid, signal.SIGCONT)
+                service.resume()
             ranks[2].call("post", kind="all_reduce", name="conv1.weight")
             for member in ranks.members:
                 member.call("wait")
 
     def test_operations_outlive_a_stop_that_is_longer_than_their_timeout(self) -> None:
         names = [f"w{index}" for index in range(100)]  # more than the service reads in one turn
-        # Clients give a service up that does not answer for a while beyond the timeout: 4 s and 1 s.
-        with Service("--operation-timeout-ms", "4000") as service, Ranks(service, 2) as ranks:
+        timeout_ms = str(int(1000 * OUTLIVED_S))
+        with Service("--operation-timeout-ms", timeout_ms) as service, Ranks(service, 2) as ranks:
             for name in names:
                 ranks.each("tensor", name=name, count=16)
-            for name in names:
-                ranks[0].call("post", kind="all_reduce", name=name, key=name)
-            os.kill(service.pid, signal.SIGSTOP)
+            self.post_all(ranks[0], names)
+            service.suspend()
             try:
-                time.sleep(4.4)
-                for name in names:
-                    ranks[1].call("post", kind="all_reduce", name=name, key=name)
+                time.sleep(OUTLIVED_S + 0.4)
+                self.post_all(ranks[1], names)
             finally:
-                os.kill(service.pid, signal.SIGCONT)
+                service.resume()
             for name in names:
                 ranks.each("wait", key=name)
-            _, events = service.ctl("events")
-            self.assertIn("the service stood still for", events)
+            service.await_event("the service stood still for")
             # Others expire as ever.
             ranks[0].call("post", kind="all_reduce", name="w0")
             ranks[0].send("wait")
             with self.assertRaises(RankError) as caught:
                 ranks[0].receive()
             self.assertEqual(caught.exception.code, "timeout")
+
+    def post_all(self, rank: Rank, names: list[str]) -> None:
+        """One operation for each name; they are on their way together."""
+        for name in names:
+            rank.send("post", kind="all_reduce", name=name, key=name)
+        for _ in names:
+            rank.receive()
 
 
 if __name__ == "__main__":

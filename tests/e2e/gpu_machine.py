@@ -9,13 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+from support.patience import await_equal
 from support.service import Service, build_directory
 
 DOUBLE = os.path.join(build_directory(), "tests", "support", "cuda_double", "libcuda.so.1")
 NCCL = os.path.join(build_directory(), "tests", "support", "nccl_double", "libnccl.so.2")
-# A dead trainer's memory is given back within a second, on a machine that has other things to do; more
-# where a sanitizer slows it all down.
-SOON_S = float(os.environ.get("HEADRACE_TEST_SOON_S", "3.0"))
 COUNT = 300_000  # elements; more than one block between nodes
 
 
@@ -54,6 +52,11 @@ def held_by_job(service: Service, name: str) -> dict[int, int]:
         if job["name"] == name:
             return {gpu["gpu"]: gpu["held_bytes"] for gpu in job["gpus"]}
     return {}
+
+
+def await_stages(service: Service, lane: str, count: int) -> None:
+    """Returns when the board shows so many stages of the lane, a moment after the last has ended."""
+    await_equal(lambda: lanes(service)[lane]["stages_ended"], count)
 
 
 def lanes(service: Service) -> dict[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from gpu_machine import (
     COUNT,
     DOUBLE,
     NCCL,
-    SOON_S,
+    await_stages,
     await_true,
     held,
     held_by_job,
@@ -20,6 +20,7 @@ from gpu_machine import (
     machine,
 )
 from support.cluster import Cluster, Services
+from support.patience import PATIENCE_S, SOON_S, await_equal
 from support.ranks import RankError, Ranks
 from support.service import Service, StartError
 
@@ -54,9 +55,8 @@ class OneNode(unittest.TestCase):
         ranks.each("post", kind="all_reduce", name="w")
         ranks.each("wait")
         self.assertEqual(ranks.each("values", name="w"), [[6.0] * 4] * 3)
-        lane = lanes(self.service)
-        self.assertEqual(lane["nvlink0"]["stages_ended"], 1)
-        self.assertEqual(lane["shm0"]["stages_ended"], 0)
+        await_stages(self.service, "nvlink0", 1)
+        self.assertEqual(lanes(self.service)["shm0"]["stages_ended"], 0)
         first, second = held(self.service)
         self.assertGreaterEqual(first, 2 * 4 * COUNT)
         self.assertGreaterEqual(second, 4 * COUNT)
@@ -80,7 +80,7 @@ class OneNode(unittest.TestCase):
                     member.send("exercise", kind=kind, dtype=dtype, count=3000, seed=7)
                 wrong = [member.receive() for member in ranks.members]
                 self.assertEqual(wrong, [0, 0, 0], f"{kind} of {dtype}")
-        self.assertEqual(lanes(self.service)["nvlink0"]["stages_ended"], 12)
+        await_stages(self.service, "nvlink0", 12)
 
     def test_posts_in_the_order_of_a_stream_end_in_it(self) -> None:
         ranks = self.ranks(2)
@@ -135,7 +135,8 @@ class OneNode(unittest.TestCase):
         ranks[0].call("post", kind="all_reduce", name="w")
         ranks[0].send("wait")
         ranks[1].kill()
-        took = await_true(lambda: held(self.service)[1] == 0, 10)
+        # Whatever waited for the operation would take its minute.
+        took = await_true(lambda: held(self.service)[1] == 0, PATIENCE_S)
         self.assertIsNotNone(took, self.service.ctl("status")[1])
         assert took is not None
         self.assertLess(took, SOON_S)
@@ -144,7 +145,7 @@ class OneNode(unittest.TestCase):
         self.assertEqual(caught.exception.code, "peer lost")
         self.assertEqual(held_by_job(self.service, "test").get(1, 0), 0)
         ranks[0].kill()
-        took = await_true(lambda: held(self.service) == [0, 0], 10)
+        took = await_true(lambda: held(self.service) == [0, 0], PATIENCE_S)
         self.assertIsNotNone(took)
         assert took is not None
         self.assertLess(took, SOON_S)
@@ -161,8 +162,8 @@ class OneNode(unittest.TestCase):
             ranks.each("post", kind="all_reduce", name="w")
             for member in ranks.members:
                 member.kill()
-            self.assertIsNotNone(await_true(lambda: held(self.service) == [0, 0], 10))
-        self.assertEqual(mapped(), first)
+            self.assertIsNotNone(await_true(lambda: held(self.service) == [0, 0], PATIENCE_S))
+        await_equal(mapped, first)
         self.assertEqual(self.service.stop(), 0, self.service.log())
 
     def test_memory_of_a_gpu_and_of_the_host_do_not_mix(self) -> None:
@@ -196,7 +197,7 @@ class OverNccl(unittest.TestCase):
                 ranks.each("post", kind="all_reduce", name="w")
                 ranks.each("wait")
                 self.assertEqual(ranks.each("values", name="w"), [[3.0] * 4] * 2)
-                self.assertEqual(lanes(service)["nccl0"]["stages_ended"], 1)
+                await_stages(service, "nccl0", 1)
             self.assertNotIn("kernels", service.log())
             with Ranks(service, 2, environment=machine(), job="together") as ranks:
                 ranks.each("tensor", name="w", count=100, device=0)
@@ -205,8 +206,8 @@ class OverNccl(unittest.TestCase):
                 ranks.each("post", kind="all_reduce", name="w")
                 ranks.each("wait")
                 self.assertEqual(ranks.each("values", name="w"), [[3.0] * 4] * 2)
-                self.assertEqual(lanes(service)["nccl0"]["stages_ended"], 2)
-            said = [line for line in service.log().splitlines() if "kernels" in line]
+                await_stages(service, "nccl0", 2)
+            said = service.await_log("kernels")
             self.assertEqual(len(said), 1, said)
             self.assertIn("NCCL", said[0])
 
@@ -232,7 +233,7 @@ class Without(unittest.TestCase):
     def test_without_a_driver_is_refused_with_what_to_install(self) -> None:
         with Service("--cuda-library", "/nonexistent/libcuda.so.1") as service:
             self.assertIn("/nonexistent/libcuda.so.1", self.refused(service))
-            self.assertIn("libcuda.so.1", service.log())
+            service.await_log(r"libcuda\.so\.1")
 
     def test_on_without_a_driver_does_not_start(self) -> None:
         with self.assertRaises(StartError) as caught:
@@ -241,9 +242,8 @@ class Without(unittest.TestCase):
 
     def test_the_log_says_what_was_found_and_how_processes_share_it(self) -> None:
         with Service("--cuda-library", DOUBLE, environment=machine()) as service:
-            log = service.log()
-        self.assertRegex(log, r"GPU 0: .* MiB, .* 132 multiprocessors\b")
-        self.assertIn("MPS", log)
+            service.await_log(r"GPU 0: .* MiB, .* 132 multiprocessors\b")
+            service.await_log("MPS")
 
     def test_more_blocks_of_threads_than_the_gpu_holds_are_refused(self) -> None:
         with self.assertRaises(StartError) as caught:
@@ -303,7 +303,7 @@ class TwoNodes(unittest.TestCase):
             sums = [3.0 + 3.0 * step] * 4
             self.assertEqual(ranks.each("values", name="w"), [sums] * 3)
         for service in (self.services[0], self.services[1]):
-            self.assertIn("pinned", service.log())
+            service.await_log("pinned")
             self.assertGreater(lanes(service)["nvlink0"]["stages_ended"], 0)
 
     def test_a_killed_rank_ends_both_nodes_and_all_memory_goes_back(self) -> None:
@@ -321,7 +321,7 @@ class TwoNodes(unittest.TestCase):
         self.assertEqual(caught.exception.code, "peer lost")
         ranks[0].kill()
         for service in (self.services[0], self.services[1]):
-            self.assertIsNotNone(await_true(lambda service=service: held(service) == [0, 0], 10))
+            self.assertIsNotNone(await_true(lambda service=service: held(service) == [0, 0], PATIENCE_S))
 
 
 if __name__ == "__main__":

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+from support.patience import PATIENCE_S, SOON_S, await_equal
 from support.ranks import Rank, RankError, Ranks
 from support.service import Service
 
-SOON_S = float(os.environ.get("HEADRACE_TEST_SOON_S", "1.0"))
 TIMEOUT_S = 2.0
 # 1 s for an answer, and two looks, which are a quarter of a second apart.
-BOUND_S = TIMEOUT_S + 1.0 + 0.5 + SOON_S
+GRANTED_S = TIMEOUT_S + 1.0 + 0.5
+BOUND_S = GRANTED_S + SOON_S
 
 
 class StoppedService(unittest.TestCase):
@@ -23,29 +23,13 @@ class StoppedService(unittest.TestCase):
         self.service = Service()
         self.addCleanup(self.service.close)
         self.service.start()
-        self.addCleanup(self.service.process.send_signal, signal.SIGCONT)
+        self.addCleanup(self.service.resume)
 
     def ranks(self, world: int) -> Ranks:
         ranks = Ranks(self.service, world, timeout=TIMEOUT_S)
         self.addCleanup(ranks.__exit__)
         ranks.each("tensor", name="w", count=1000)
         return ranks
-
-    def stop(self) -> None:
-        """Returns when every thread stands: the first to take the signal stops the others."""
-        self.service.process.send_signal(signal.SIGSTOP)
-        deadline = time.monotonic() + 10
-        while not all(state == "T" for state in self.states()):
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.001)
-
-    def states(self) -> list[str]:
-        tasks = f"/proc/{self.service.pid}/task"
-        states = []
-        for task in os.listdir(tasks):
-            with open(f"{tasks}/{task}/stat", encoding="utf-8") as stat:
-                states.append(stat.read().rpartition(")")[2].split()[0])
-        return states
 
     def expect_lost(self, rank: Rank) -> str:
         with self.assertRaises(RankError) as caught:
@@ -58,7 +42,7 @@ class StoppedService(unittest.TestCase):
 
     def test_a_wait_ends_after_the_timeout_and_the_session_is_lost(self) -> None:
         ranks = self.ranks(2)
-        self.stop()
+        self.service.suspend()
         begin = time.monotonic()
         ranks.each("post", kind="all_reduce", name="w")
         for rank in ranks.members:
@@ -79,15 +63,12 @@ class StoppedService(unittest.TestCase):
             rank.call("fill", name="w", value=7.0)
         self.assertLess(time.monotonic() - begin, TIMEOUT_S)
         # The service goes on: it ends what was posted, finds the leases ended, and takes others.
-        self.service.process.send_signal(signal.SIGCONT)
-        deadline = time.monotonic() + 10
-        while self.service.mappings() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self.assertEqual(self.service.mappings(), [])
+        self.service.resume()
+        await_equal(self.service.mappings, [])
         for rank in ranks.members:
             rank.send("wait")
             self.expect_lost(rank)
-            rank.send("reconnect", timeout=20.0)
+            rank.send("reconnect", timeout=PATIENCE_S)
         for rank in ranks.members:
             rank.receive(60)
         ranks.each("fill", name="w", value=2.0)
@@ -101,10 +82,10 @@ class StoppedService(unittest.TestCase):
         ranks.each("post", kind="barrier")
         for rank in ranks.members:
             rank.send("wait")
-        time.sleep(BOUND_S + TIMEOUT_S)
+        time.sleep(GRANTED_S + TIMEOUT_S)
         self.assertEqual(self.service.ctl("resume", "test")[0], 0)
         for rank in ranks.members:
-            rank.receive(10)
+            rank.receive()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import socket
 import subprocess
 import time
@@ -11,6 +13,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from .directory import OwnDirectory
+from .patience import await_equal, until
 from .places import HERE, Program
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -171,6 +174,63 @@ class Service:
         with open(self.log_path, encoding="utf-8", errors="replace") as log:
             return log.read()
 
+    def await_log(self, pattern: str, count: int = 1) -> list[str]:
+        """The lines of the log in which the pattern is found, as soon as there are so many: a thread of
+        its own writes them."""
+
+        def found() -> list[str]:
+            return [line for line in self.log().splitlines() if re.search(pattern, line)]
+
+        try:
+            return until(lambda: lines if len(lines := found()) >= count else [], f"{pattern} in the log")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.log()}") from None
+
+    def http_port(self) -> int:
+        """The port of --http-address."""
+        match = re.search(r"\(port (\d+)\)", self.await_log(r"http_address \S+ \(port \d+\)")[-1])
+        assert match is not None
+        return int(match[1])
+
+    def await_event(self, text: str, **fields: object) -> None:
+        """Returns when an event has the text, and these fields."""
+
+        def shown() -> bool:
+            events = self.ctl_json("events")["events"]  # type: ignore[index]
+            return any(
+                text in event["text"] and all(event[key] == value for key, value in fields.items())
+                for event in events
+            )
+
+        until(shown, f"an event with {text!r} {fields}")
+
+    def suspend(self) -> None:
+        """SIGSTOP; returns when every thread stands: the first to take the signal stops the others."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        until(lambda: all(state == "T" for state in self._thread_states()), "the service stands still")
+
+    def resume(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def _thread_states(self) -> list[str]:
+        tasks = f"/proc/{self.pid}/task"
+        states = []
+        for task in os.listdir(tasks):
+            with open(f"{tasks}/{task}/stat", encoding="utf-8") as stat:
+                states.append(stat.read().rpartition(")")[2].split()[0])
+        return states
+
+    def await_job_gone(self, name: str = "") -> None:
+        """Returns when the board shows no job of that name, or with it in its name; none at all by default."""
+
+        def left() -> list[str]:
+            jobs = self.ctl_json("jobs")["jobs"]  # type: ignore[index]
+            return [job["name"] for job in jobs if name in job["name"]]
+
+        await_equal(left, [])
+
     def ctl(self, *arguments: str) -> tuple[int, str]:
         """Runs headracectl on this service: exit code and what it printed."""
         code, output, errors = self._run_ctl(*arguments)
@@ -213,3 +273,24 @@ class Service:
                 if line.startswith(name + ":"):
                     return int(line.split()[1])
         raise KeyError(name)
+
+    def switches(self) -> int:
+        """How often threads of the service gave up a core of their own will: each wakeup once."""
+        total = 0
+        for task in os.listdir(f"/proc/{self.pid}/task"):
+            with open(f"/proc/{self.pid}/task/{task}/status", encoding="utf-8") as status:
+                for line in status:
+                    if line.startswith("voluntary_ctxt_switches"):
+                        total += int(line.split()[1])
+        return total
+
+    def idle_switches(self) -> int:
+        """The same, once the service has slept for half a second."""
+
+        def sleeps() -> bool:
+            before = self.switches()
+            time.sleep(0.5)
+            return self.switches() == before
+
+        until(sleeps, "the service sleeps for half a second")
+        return self.switches()
