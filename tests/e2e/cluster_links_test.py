@@ -62,7 +62,7 @@ class FourNodes(Crossings):
 
 class TwoRails(Crossings):
     nodes = 2
-    options = {"rails": [1000, 400]}
+    options = {"rails": [250, 100]}  # less than the cores can do
     flags = ("--rails", "eth0,eth1")
 
     def test_carry_shares_that_fit_their_rates(self) -> None:

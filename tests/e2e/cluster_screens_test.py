@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import Any
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, ".."))
 from cluster_case import ClusterCase, await_true
+from support.patience import await_equal, until
 from support.service import Service
 from support.unittests import run_tests
 
@@ -45,9 +45,12 @@ class Screens(ClusterCase):
     def test_a_job_of_two_nodes_runs_on_both(self) -> None:
         ranks = self.job([1, 1], name="pair")
         self.exercise(ranks, "all_reduce", count=1000)
+        keys = ("state", "ranks_attached", "world_size")
         for node in range(2):
-            job = job_on(self.services[node], "pair")
-            self.assertEqual((job["state"], job["ranks_attached"], job["world_size"]), ("running", 1, 2))
+            await_equal(
+                lambda node=node: [job_on(self.services[node], "pair").get(key) for key in keys],
+                ["running", 1, 2],
+            )
             self.assertIn("1 here of 2", self.services[node].ctl("jobs")[1])
             self.assertEqual(self.services[node].ctl_json("status")["jobs_gathering"], 0)
 
@@ -64,23 +67,28 @@ class Screens(ClusterCase):
         self.stop_rank(ranks[1])
         ranks[0].send("iterations", count=1)
         here = self.services[0]
-        self.assertTrue(
-            await_true(lambda: any(row["wait_reason"] == "peer" for row in queue_on(here, "slow"))),
-            queue_on(here, "slow"),
-        )
-        rows = queue_on(here, "slow")
-        self.assertEqual(rows[0]["wait_reason"], "peer", rows)
+
+        def settled() -> list[dict[str, Any]] | None:
+            """The rows once all that can be is on its way: lanes are asked for whom they wait now and then."""
+            rows = queue_on(here, "slow")
+            reasons = [row["wait_reason"] for row in rows]
+            return rows if reasons[:1] == ["peer"] and "in_flight" in reasons[1:] else None
+
+        rows = until(settled, "the peer stands first")
         self.assertEqual(rows[0]["peer"], self.cluster[1].name)
         reasons = {row["wait_reason"] for row in rows[1:]}
-        self.assertIn("in_flight", reasons, rows)
         self.assertFalse(reasons & {"no_credit", "rank_not_ready", "rank_not_attached"}, rows)
         for row in rows:
             if row["wait_reason"] in ("peer", "in_flight", "iteration"):
                 self.assertIn(f"peer {self.cluster[1].name}", row["why"], row)
         self.assertIn(f"peer {self.cluster[1].name} slow", here.ctl("queue", "-H")[1].splitlines()[0])
         # On its own node it is the rank that is named.
-        there = queue_on(self.services[1], "slow")
-        self.assertEqual({row["wait_reason"] for row in there}, {"rank_not_ready"} if there else set())
+        self.assertTrue(
+            await_true(
+                lambda: {row["wait_reason"] for row in queue_on(self.services[1], "slow")} <= {"rank_not_ready"}
+            ),
+            queue_on(self.services[1], "slow"),
+        )
 
     def test_a_lane_on_which_nothing_flows_is_not_busy(self) -> None:
         ranks = self.job([1, 1], name="idle")
@@ -132,19 +140,24 @@ class Screens(ClusterCase):
         ranks[0].send("iterations", count=1)
         here = self.services[0]
         self.assertTrue(
-            await_true(lambda: job_on(here, "open")["operations_open"] == len(GRADIENTS)),
+            await_true(lambda: job_on(here, "open").get("operations_open") == len(GRADIENTS)),
             job_on(here, "open"),
         )
         ranks[1].call("iterations", count=1)
         ranks[0].receive()
-        self.assertEqual(job_on(here, "open")["operations_open"], 0)
+        # The board shows a moment later that they have ended.
+        await_equal(lambda: job_on(here, "open")["operations_open"], 0)
 
     def test_time_elsewhere_has_a_row_of_its_own(self) -> None:
         ranks = self.job([1, 1], name="elsewhere")
         ranks.each("gradients", counts=GRADIENTS)
-        ranks.each("iterations", count=20, pause=PAUSE_S)
-        [job] = self.services[0].ctl_json("plan", "elsewhere")["jobs"]
-        plan = job["plan"]
+
+        def measured() -> dict[str, Any] | None:
+            ranks.each("iterations", count=10, pause=PAUSE_S)
+            [job] = self.services[0].ctl_json("plan", "elsewhere")["jobs"]
+            return job["plan"] if job["plan"] and job["plan"]["elsewhere_ns"] else None
+
+        plan = until(measured, "iterations were measured")
         self.assertGreater(plan["elsewhere_ns"], PAUSE_S * 1e9 / 2)
         self.assertGreaterEqual(plan["measured_ns"], plan["elsewhere_ns"])
         self.assertIn("elsewhere", self.services[0].ctl("plan", "elsewhere")[1])
@@ -159,9 +172,7 @@ class Peers(ClusterCase):
         super().begin(cleanup)
 
     def metrics(self, node: int) -> list[str]:
-        said = re.search(r"http_address \S+ \(port (\d+)\)", self.services[node].log())
-        assert said is not None
-        port = said.group(1)
+        port = self.services[node].http_port()
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as page:
             return page.read().decode().splitlines()
 

@@ -77,7 +77,7 @@ class Certified(CertifiedCase):
         self.assertIn("node c", str(caught.exception))
 
     def test_the_log_of_plain_text_says_so(self) -> None:
-        self.assertIn("plain text", self.start(0, None).log())
+        self.start(0, None).await_log("plain text")
 
 
 class Nonsense(ClusterCase):
@@ -102,12 +102,12 @@ class Nonsense(ClusterCase):
 
     def check_garbage(self, port: int) -> None:
         service = self.services[0]
-        with self.services.ranks((1, 1), job="warm") as warm:
+        with self.services.ranks((1, 1), job=f"warm-{port}") as warm:
             self.exercise(warm, "all_reduce", count=1000)
             warm.each("leave")
         self.assertTrue(await_true(lambda: not service.mappings()))
         before = holdings(service)
-        ranks = self.job((2, 1))
+        ranks = self.job((2, 1), name=f"garbage-{port}")
         self.exercise(ranks, "all_reduce", count=100_000)
         strangers = [
             self.cluster[1].start(
@@ -120,7 +120,7 @@ class Nonsense(ClusterCase):
         for stranger in strangers:
             self.assertEqual(stranger.wait(30), 0)
         self.exercise(ranks, "all_reduce", count=100_000)
-        with self.services.ranks((1, 1), job="new") as new:
+        with self.services.ranks((1, 1), job=f"new-{port}") as new:
             self.exercise(new, "all_reduce", count=100_000)
         ranks.__exit__()
         self.assertTrue(

@@ -87,6 +87,8 @@ class Loop:
     def train_step(self, state: headrace.torch.ElasticState) -> None:
         step = self.step_number()
         held, path = self.asked.get("hold") or (-1, "")
+        if step == held:
+            open(f"{path}{self.member}", "w", encoding="utf-8").close()
         while step == held and not os.path.exists(path):
             time.sleep(0.01)
         if step > held >= 0:

@@ -8,16 +8,15 @@ import subprocess
 import sys
 import time
 import unittest
-from collections.abc import Callable
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from support.patience import until
 from support.ranks import Rank, Ranks
 from support.service import Service, build_directory
 from support.unittests import run_tests
 
 GREEDY_UID = 65534
 OTHER_UID = 65533
-PATIENCE_S = 30.0
 SPARSE_BYTES = 2 << 30
 MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
 LARGE_RANKS = 8
@@ -61,15 +60,6 @@ class Greedy(unittest.TestCase):
     def descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.service.pid}/fd"))
 
-    def await_true(self, what: str, check: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not check():
-            self.assertLess(time.monotonic(), deadline, what)
-            time.sleep(0.05)
-
-    def codes_of_events(self) -> list[str]:
-        return [event["code"] for event in self.service.ctl_json("events")["events"]]
-
     def test_memory_that_its_owner_has_not_is_not_the_services(self) -> None:
         before = self.resident_bytes()
         answer = self.run_greedy("sparse", SPARSE_BYTES)
@@ -98,16 +88,16 @@ class Greedy(unittest.TestCase):
         before = self.resident_bytes()
         self.run_greedy("half", 24)
         self.assertLess(self.resident_bytes() - before, 48 << 20)
-        self.assertIn("exhausted", self.codes_of_events())
+        self.service.await_event("", code="exhausted")
         Rank(self.service, 0, 1, job="honest").close()
 
     def test_unfinished_messages_hold_few_descriptors_and_not_for_long(self) -> None:
         before = self.descriptors()
         self.run_greedy("descriptors", 20)
-        self.await_true("they were kept", lambda: 20 <= self.descriptors() - before <= 20 * 3)
+        until(lambda: 20 <= self.descriptors() - before <= 20 * 3, "they are kept")
         Rank(self.service, 0, 1, job="honest").close()
-        self.await_true("nothing was cut", lambda: self.descriptors() <= before)
-        self.assertIn("exhausted", self.codes_of_events())
+        until(lambda: self.descriptors() <= before, "they are cut")
+        self.service.await_event("", code="exhausted")
 
     def memory_of(self, uid: int) -> int:
         """Bytes that the user's ranks have handed over, or are handing over."""
@@ -124,7 +114,7 @@ class Greedy(unittest.TestCase):
         begun = time.monotonic()
         for member in large.members:
             member.send("tensor", name="w", count=LARGE_BYTES // 8 - 1024, dtype="float64")
-        self.await_true("none is registered", lambda: self.memory_of(GREEDY_UID) >= LARGE_BYTES // 2)
+        until(lambda: self.memory_of(GREEDY_UID) >= LARGE_BYTES // 2, "one is being registered")
         small_begun = time.monotonic()
         small.call("tensor", name="w", count=1024)
         small_s = time.monotonic() - small_begun
@@ -136,7 +126,8 @@ class Greedy(unittest.TestCase):
             f"a small segment beside them takes {small_s:.3f} s",
             file=sys.stderr,
         )
-        self.assertGreaterEqual(self.memory_of(GREEDY_UID), LARGE_RANKS * (LARGE_BYTES - 65536))
+        least = LARGE_RANKS * (LARGE_BYTES - 65536)
+        until(lambda: self.memory_of(GREEDY_UID) >= least, "all is registered")
         self.assertLess(small_s, 0.5 * large_s)
         # It is the memory that they write to, up to its end.
         for member in large.members:

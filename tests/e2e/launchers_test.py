@@ -50,7 +50,7 @@ class Elastic(unittest.TestCase):
         found = ENDED.search(done.stdout)
         self.assertIsNotNone(found, done.stdout + done.stderr)
         assert found is not None
-        self.assertNotIn(f"elastic-{name}", self.service.ctl("jobs")[1])
+        self.service.await_job_gone(f"elastic-{name}")
         return found.groups()
 
     def test_a_rank_that_dies_changes_no_bit_of_the_end(self) -> None:

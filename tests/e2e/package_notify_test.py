@@ -83,7 +83,7 @@ class NotifyTest(unittest.TestCase):
     def test_a_patience_that_is_none_is_named_and_left(self) -> None:
         service = self.start(WATCHDOG_USEC="soon")
         self.assertEqual(self.told(), "READY=1")
-        self.assertIn('WATCHDOG_USEC is "soon"', service.log())
+        service.await_log('WATCHDOG_USEC is "soon"')
 
 
 if __name__ == "__main__":

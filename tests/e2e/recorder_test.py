@@ -10,24 +10,15 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from support.cluster import Cluster, Services
+from support.patience import await_equal, until
 from support.ranks import RankError, Ranks
 from support.service import ROOT, Service
 from support.trace_check import check_trace, tracks_named
 from support.unittests import run_tests
 
 LATE_MS = 400
-PATIENCE_S = 30.0
 OPERATIONS = 5
-
-
-def await_lines(service: Service, pattern: str, count: int = 1) -> list[str]:
-    """The lines of the log with that pattern, as soon as there are so many."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        lines = [line for line in service.log().splitlines() if re.search(pattern, line)]
-        if len(lines) >= count or time.monotonic() > deadline:
-            return lines
-        time.sleep(0.02)
+HUNG = r"has not posted operation ([6-9]|1[0-5]) "  # those after the first ones, ten of which one rank posts
 
 
 class Recorder(unittest.TestCase):
@@ -48,9 +39,7 @@ class Recorder(unittest.TestCase):
 
     def await_open(self) -> None:
         """Until the service has read a post that others have yet to make."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not self.service.ctl_json("queue")["queue"] and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: self.service.ctl_json("queue")["queue"], "an open operation")
 
     def flight(self, *arguments: str) -> dict:
         """What the recorder has of the only job."""
@@ -83,11 +72,7 @@ class Recorder(unittest.TestCase):
         with self.assertRaises(RankError):
             ranks[0].receive()
         ranks[0].kill()
-        deadline = time.monotonic() + PATIENCE_S
-        while self.flight()["ended_unix_ns"] is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        job = self.flight()
-        self.assertIsNotNone(job["ended_unix_ns"])
+        job = until(lambda: found if (found := self.flight())["ended_unix_ns"] else None, "the job has ended")
         self.check_operations(job["blocks"])
         last = job["blocks"][-1]
         self.assertEqual(last["operation"], OPERATIONS + 1)
@@ -138,21 +123,21 @@ class Recorder(unittest.TestCase):
         for _ in range(10):
             ranks[0].call("post", kind="all_reduce", name="w")
         pattern = rf"rank 1 \(pid {ranks[1].pid}\) on this node has not posted operation 6 "
-        [line] = await_lines(self.service, pattern)
+        [line] = self.service.await_log(pattern)
         self.assertIn("job bert", line)
-        self.assertRegex(line, r", w\] for 0\.\d s; 1 rank\b")
+        self.assertRegex(line, r", w\] for \d+\.\d s; 1 rank\b")
         time.sleep(4 * LATE_MS / 1000)
-        self.assertEqual(len(await_lines(self.service, "has not posted")), 1)
+        self.assertEqual(len(self.service.await_log(HUNG)), 1)
+        events = [event["text"] for event in self.service.ctl_json("events")["events"]]
+        self.assertEqual(sum(re.search(HUNG, text) is not None for text in events), 1)
         for _ in range(10):
             ranks[1].call("post", kind="all_reduce", name="w")
-        self.assertEqual(len(await_lines(self.service, r"operation 6 .* went on after \d\.\d s")), 1)
-        events = [event["text"] for event in self.service.ctl_json("events")["events"]]
-        self.assertEqual(sum("has not posted" in text for text in events), 1)
+        self.assertEqual(len(self.service.await_log(r"operation 6 .* went on after \d+\.\d s")), 1)
 
     def test_overwritten_operations_are_counted(self) -> None:
         self.train(operations=400)
+        await_equal(lambda: self.flight()["recorded"], 400)
         job = self.flight()
-        self.assertEqual(job["recorded"], 400)
         self.assertEqual(job["overwritten"], 16)
         self.assertEqual(job["blocks"][0]["number"], 17)
 
@@ -213,19 +198,18 @@ class LateOverNodes(unittest.TestCase):
             rank.call("post", kind="all_reduce", name="w")
         here, there = self.services[1], self.services[0]
         names = rf"rank 2 \(pid {ranks[2].pid}\) on .*has not posted operation 2 "
-        self.assertEqual(len(await_lines(here, names)), 1)
-        self.assertEqual(len(await_lines(there, names)), 1)
+        self.assertEqual(len(here.await_log(names)), 1)
+        self.assertEqual(len(there.await_log(names)), 1)
         node = self.cluster[1].name
-        [waits] = await_lines(there, rf"operation 2 .* waits for node {node} on lane ucx0")
-        self.assertRegex(waits, r"for \d\.\d s")
-        queue = there.ctl_json("queue")["queue"]
-        self.assertEqual([row["wait_reason"] for row in queue], ["peer"])
+        [waits] = there.await_log(rf"operation 2 .* waits for node {node} on lane ucx0")
+        self.assertRegex(waits, r"for \d+\.\d s")
+        await_equal(lambda: [row["wait_reason"] for row in there.ctl_json("queue")["queue"]], ["peer"])
         time.sleep(4 * LATE_MS / 1000)
         for service in (here, there):
-            self.assertEqual(len(await_lines(service, "has not posted operation 2")), 1)
+            self.assertEqual(len(service.await_log("has not posted operation 2")), 1)
         ranks[2].call("post", kind="all_reduce", name="w")
         ranks.each("wait")
-        went_on = await_lines(there, r"operation 2 .* went on after")
+        went_on = there.await_log(r"operation 2 .* went on after")
         self.assertEqual(len(went_on), 1, there.log())
 
 

@@ -11,6 +11,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from support.cluster import Cluster, Services
+from support.patience import until
 from support.ranks import Rank, RankError
 from support.service import Service, build_directory, client_environment
 
@@ -178,9 +179,11 @@ class Refusals(unittest.TestCase):
             shown = str([job["failure"] for job in self.services[0].ctl_json("jobs")["jobs"]])
         self.assertIn("rank 1", shown)
         self.assertIn("authority", shown)
-        self.assertIn("authority", findings(self.services[0], "peer ")[0])
-        said = findings(self.services[1], "peer ")[0]
-        self.assertIn("authority", said)
+        until(lambda: "authority" in findings(self.services[0], "peer ")[0], "node a's doctor names it")
+        said = until(
+            lambda: found if "authority" in (found := findings(self.services[1], "peer ")[0]) else "",
+            "node b's doctor names it",
+        )
         # It is that node which refuses: the other was never asked.
         self.assertNotIn("refuses this one", said + str(error))
         waits.close()

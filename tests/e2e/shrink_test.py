@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -13,7 +12,8 @@ from typing import Any
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from support.cluster import Cluster, Services
-from support.elastic import GRACE_S, LIMIT_S, ElasticCase, Run
+from support.elastic import LIMIT_S, ElasticCase, Run
+from support.patience import await_equal, until
 from support.ranks import RankError, Ranks
 from support.service import Service
 
@@ -65,16 +65,18 @@ class ShrinkCase(ElasticCase):
                 self.assertEqual(said[rank]["losses"][first:], after[place]["losses"], rank)
                 self.assertEqual(said[rank]["digest"], after[place]["digest"], rank)
 
-    def await_standstill(self, service: Service) -> None:
-        """Until jobs there have ended some operations, and nothing of them moves any more."""
-        until = time.monotonic() + LIMIT_S
-        ended, before = 0, -1
-        while not ended or ended != before:
-            self.assertLess(time.monotonic(), until)
-            time.sleep(1)
+    def await_standstill(self, service: Service, held: list[str]) -> None:
+        """Until all ranks have come to the step before which they wait, and nothing of theirs moves any more."""
+        until(lambda: all(os.path.exists(path) for path in held), "all ranks have come to it", LIMIT_S)
+        ended: list[int] = []
+
+        def stands() -> bool:
             jobs = service.ctl_json("jobs")["jobs"]
-            before = ended
-            ended = sum(job["blocks_ended"] + job["operations_ended"] for job in jobs)
+            ended.append(sum(job["blocks_ended"] + job["operations_ended"] for job in jobs))
+            time.sleep(1)
+            return len(ended) > 1 and ended[-1] == ended[-2] > 0
+
+        until(stands, "nothing moves", LIMIT_S)
 
     def require_goes_on_without_a_node(
         self,
@@ -96,13 +98,12 @@ class ShrinkCase(ElasticCase):
         asked = {"rendezvous": nodes.rendezvous, "first": 0}
         undisturbed = self.train(places, "before", steps=first, save=state, **asked).ends()
         run = self.train(places, "train", steps=STEPS, hold=[first, go], **asked)
-        self.await_standstill(home)
+        self.await_standstill(home, [f"{go}{rank}" for rank in range(len(places))])
         lose(run)
         with open(go, "w", encoding="utf-8"):
             pass
         said = run.ends(lost)
-        events = json.dumps(home.ctl_json("events"))
-        self.assertIn(f"goes on with {len(left)} of {len(places)} ranks", events)
+        home.await_event(f"goes on with {len(left)} of {len(places)} ranks")
         after = self.train(
             [places[rank] for rank in left],
             "after",
@@ -160,11 +161,11 @@ class OneNode(ShrinkCase):
         left = self.lose(ranks, 1)
         begin = time.monotonic()
         for member in left:
-            member.send("shrink", timeout=LIMIT_S, min_world=2)
+            member.send("shrink", timeout=LIMIT_S, min_world=2, grace=LIMIT_S / 2)
         answers = [member.receive() for member in left]
         took = time.monotonic() - begin
         self.assertEqual(answers, [[place, 3, [0, 2, 3]] for place in range(3)])
-        self.assertLess(took, GRACE_S * 4, "nobody is waited for whose process is known to be gone")
+        self.assertLess(took, LIMIT_S / 2, "nobody is waited for whose process is known to be gone")
         for place, member in enumerate(left):
             member.call("fill", name="w", value=place + 1.0)
             member.send("post", kind="all_reduce", name="w", op="average")
@@ -172,10 +173,8 @@ class OneNode(ShrinkCase):
             member.receive()
             member.call("wait")
             self.assertEqual(member.call("values", name="w"), [2.0] * 4)
-        jobs = self.service.ctl_json("jobs")["jobs"]
-        self.assertEqual([job["world_size"] for job in jobs], [3], jobs)
-        events = json.dumps(self.service.ctl_json("events"))
-        self.assertIn("goes on with 3 of 4 ranks", events)
+        await_equal(lambda: [job["world_size"] for job in self.service.ctl_json("jobs")["jobs"]], [3])
+        self.service.await_event("goes on with 3 of 4 ranks")
 
     def test_one_after_the_other_may_go(self) -> None:
         ranks = self.ranks(4)

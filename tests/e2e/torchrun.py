@@ -45,5 +45,5 @@ def run(test: unittest.TestCase, services: Services, ranks: int, folder: str, *p
         outputs.append(each.communicate(timeout=LIMIT_S)[0])
         test.assertEqual(each.returncode, 0, outputs[-1])
     for index in range(count):
-        test.assertNotIn("training", services[index].ctl("jobs")[1])
+        services[index].await_job_gone("training")
     return outputs[0]

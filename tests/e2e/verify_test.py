@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster_case import ClusterCase, await_true
+from support.patience import await_equal
 from support.ranks import Rank, RankError, Ranks
 from support.unittests import run_tests
 
@@ -60,13 +61,15 @@ class Verify(ClusterCase):
             texts[rank] = str(error)
 
     def test_ranks_that_keep_to_the_rules_train_on(self) -> None:
-        before = [self.verified(node) for node in range(2)]
         ranks = self.job((1, 2))
+        for node in range(2):  # those of the test before are gone
+            await_equal(lambda n=node: len(self.services[n].ctl_json("jobs")["jobs"]), 1)
+        before = [self.verified(node) for node in range(2)]
         for count in (1000, 3_000_000, 1000, 3_000_000):
             self.exercise(ranks, "all_reduce", count=count)
         # The second and the fourth operation have 12 MB each: three blocks of 4 MiB.
         wanted = [count + 2 * 3 for count in before]
-        self.assertTrue(await_true(lambda: [self.verified(node) for node in range(2)] == wanted))
+        await_equal(lambda: [self.verified(node) for node in range(2)], wanted)
 
     def test_within_a_node_the_rank_is_named(self) -> None:
         ranks = self.job((2,))

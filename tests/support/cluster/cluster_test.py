@@ -15,7 +15,7 @@ sys.path.insert(0, TESTS)
 from support.cluster import Cluster, SkipReason
 from support.unittests import run_tests
 
-SOON_S = 10.0
+SOON_S = 30.0
 # A cluster with a program in each node, in a process of its own that then does as it is told. Says what
 # there is. In namespaces the program has a child of its own, which ends with the node; on loopback it
 # would outlive an owner that is killed, since only programs themselves end with whoever started them.
@@ -27,8 +27,11 @@ with Cluster(nodes=2, loopback=sys.argv[2] == "loopback") as cluster:
     program = ["sleep", "1000"] if cluster.loopback else ["sh", "-c", "sleep 1000 & sleep 1000"]
     for node in cluster.nodes:
         node.start(program)
-    time.sleep(0.2)
-    pids = [pid for node in cluster.nodes for pid in node.pids()]
+    while True:
+        pids = [pid for node in cluster.nodes for pid in node.pids()]
+        if len(pids) == len(cluster.nodes) * (1 if cluster.loopback else 3):
+            break
+        time.sleep(0.02)
     inside = cluster.nodes[0].pids()[0]
     print(cluster.directory, os.readlink(f"/proc/{inside}/ns/net"), *pids, flush=True)
     if sys.argv[3] == "exception":
@@ -128,7 +131,7 @@ class Links(unittest.TestCase):
         )  # fmt: skip
         return done.stdout
 
-    def talk(self, rail: int = 0, size: int = 1 << 20, limit_s: float = 10) -> bool:
+    def talk(self, rail: int = 0, size: int = 1 << 20, limit_s: float = 30) -> bool:
         """Sends bytes over TCP from node a to node b; whether all arrived."""
         listen = (
             "import socket, sys\n"
@@ -141,7 +144,7 @@ class Links(unittest.TestCase):
         )
         send = (
             "import socket\n"
-            f"end = socket.create_connection(('{self.cluster[1].addresses[rail]}', 7000), 1)\n"
+            f"end = socket.create_connection(('{self.cluster[1].addresses[rail]}', 7000), {limit_s})\n"
             f"end.sendall(bytes({size}))\n"
         )
         python = ["/usr/bin/python3", "-c"]

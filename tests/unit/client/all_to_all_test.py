@@ -8,6 +8,7 @@ import unittest
 import headrace
 import numpy
 from ranks import ServiceCase, run_ranks, start_rank
+from support.patience import until
 
 
 def count_of(source, target):
@@ -286,12 +287,12 @@ class AllToAll(ServiceCase):
 
     def test_a_death_ends_it_everywhere_by_name(self):
         ranks = [start_rank(self.service, r, 3, waits, 60, job="exchange") for r in range(3)]
-        deadline = time.monotonic() + 20
-        rows = []
-        while not rows and time.monotonic() < deadline:
+
+        def waiting():
             queue = self.service.ctl_json("queue", "--job", "exchange")["queue"]
-            rows = [row for row in queue if row["ranks_missing"] == [2]]
-            time.sleep(0.02)
+            return [row for row in queue if row["ranks_missing"] == [2]]
+
+        rows = until(waiting, "two ranks wait for the third")
         self.assertEqual(rows[0]["kind"], "all_to_all")
         os.kill(ranks[2].pid, signal.SIGKILL)
         ranks[2].end()

@@ -9,6 +9,7 @@ from unittest import mock
 import headrace
 import numpy
 from ranks import Service, run_ranks, start_rank
+from support.patience import SOON_S, until
 from support.policies import POLICIES
 
 SHAPES = [(64, 3, 7, 7), (64,), (100, 1000), (1,), (33, 5)]
@@ -219,27 +220,30 @@ class Refusals(unittest.TestCase):
 
 
 class Losses(unittest.TestCase):
+    def await_training(self, service):
+        until(lambda: any(job["blocks_ended"] for job in service.ctl_json("jobs")["jobs"]), "it trains")
+
     def test_a_dead_rank_ends_the_waits_of_the_others(self):
         with Service() as service:
             ranks = [start_rank(service, r, 3, until_the_end) for r in range(3)]
-            time.sleep(1.0)
+            self.await_training(service)
             ranks[1].kill()
             ranks[1].end()
             for rank in (ranks[0], ranks[2]):
                 name, text, seconds = rank.result()
                 self.assertEqual(name, "PeerLost")
                 self.assertIn(str(ranks[1].pid), text)
-                self.assertLess(seconds, 3)
+                self.assertLess(seconds, SOON_S)
 
     def test_a_dead_service_ends_every_wait(self):
         with Service() as service:
             ranks = [start_rank(service, r, 2, until_the_end) for r in range(2)]
-            time.sleep(1.0)
+            self.await_training(service)
             service.kill()
             for rank in ranks:
                 name, text, seconds = rank.result()
                 self.assertEqual(name, "Unavailable", text)
-                self.assertLess(seconds, 3)
+                self.assertLess(seconds, SOON_S)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,12 @@
 
 import os
 import signal
-import time
 import unittest
 
 import headrace
 import numpy
 from ranks import ServiceCase, run_ranks, start_rank
+from support.patience import await_equal, until
 
 
 def arrays(session):
@@ -83,7 +83,8 @@ def refusals(session):
     return texts
 
 
-def waits_for(session, seconds):
+def waits_for(session, end):
+    """What waits for rank 2, which stays until something is written into the pipe."""
     array = numpy.zeros(4, numpy.float32)
     try:
         if session.rank == 0:
@@ -91,13 +92,19 @@ def waits_for(session, seconds):
         elif session.rank == 1:
             session.receive(array, tag=9)
         else:
-            time.sleep(seconds)
+            os.read(end, 1)
     except headrace.Error as error:
         return error.code, str(error)
     return None
 
 
 class Messages(ServiceCase):
+    def pipe(self):
+        ends = os.pipe()
+        for end in ends:
+            self.addCleanup(os.close, end)
+        return ends
+
     def test_arrays_travel_by_source_target_and_tag(self):
         for rank, (values, source, tagged) in enumerate(run_ranks(self.service, 3, arrays)):
             before = (rank - 1) % 3
@@ -128,14 +135,15 @@ class Messages(ServiceCase):
                     self.assertIn(value, texts[2][1])
 
     def test_the_queue_shows_who_waits_for_whom_and_a_death_ends_both(self):
-        ranks = [start_rank(self.service, r, 3, waits_for, 60, job="pipe") for r in range(3)]
-        deadline = time.monotonic() + 20
-        rows = []
-        while len(rows) < 2 and time.monotonic() < deadline:
+        end, _ = self.pipe()
+        ranks = [start_rank(self.service, r, 3, waits_for, end, job="pipe") for r in range(3)]
+
+        def waiting():
             queue = self.service.ctl_json("queue", "--job", "pipe")["queue"]
             rows = [row for row in queue if row["wait_reason"] in ("no_receive", "no_send")]
-            time.sleep(0.02)
-        rows = {row["kind"]: row for row in rows}
+            return {row["kind"]: row for row in rows} if len(rows) == 2 else None
+
+        rows = until(waiting, "a send and a receive that wait")
         send, receive = rows["send"], rows["receive"]
         self.assertEqual((send["source"], send["target"], send["tag"]), (0, 2, 7))
         self.assertEqual(send["ranks_missing"], [2])
@@ -158,23 +166,20 @@ class Messages(ServiceCase):
             job="classed", rank=0, world_size=1, socket=self.service.socket, sends_class="same"
         ) as session:
             session.all_reduce(numpy.ones(4, numpy.float32))  # a border for the change
-            deadline = time.monotonic() + 20
-            found = None
-            while found != "same" and time.monotonic() < deadline:
-                found = self.service.ctl_json("jobs", "classed")["jobs"][0]["sends"]["class"]
-                time.sleep(0.02)
-            self.assertEqual(found, "same")
+            await_equal(lambda: self.service.ctl_json("jobs", "classed")["jobs"][0]["sends"]["class"], "same")
         with self.assertRaisesRegex(headrace.Error, "above and same"):
             headrace.init(
                 job="classed", rank=0, world_size=1, socket=self.service.socket, sends_class="below"
             )
 
     def test_a_timeout_names_who_is_missing(self):
+        end, write = self.pipe()
         ranks = [
-            start_rank(self.service, r, 3, waits_for, 3, job="late", timeout=1.5)
+            start_rank(self.service, r, 3, waits_for, end, job="late", timeout=1.5)
             for r in range(3)
         ]
         (code, text), (other_code, other_text) = ranks[0].result(), ranks[1].result()
+        os.write(write, b"x")
         self.assertEqual((code, other_code), ("timeout", "timeout"))
         self.assertIn("rank 2", text)
         self.assertNotIn("rank 2", other_text)

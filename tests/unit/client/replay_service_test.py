@@ -5,11 +5,11 @@ import os
 import signal
 import subprocess
 import tempfile
-import time
 import unittest
 
 from ranks import Service
 from support.cluster import Cluster, Services
+from support.patience import until
 from support.policies import POLICIES
 
 PROFILE = {
@@ -124,10 +124,11 @@ class Replay(unittest.TestCase):
             for rank in range(2)
         ]
         try:
-            time.sleep(1.0)
+            trains = "it trains"
+            until(lambda: any(job["blocks_ended"] for job in self.service.ctl_json("jobs")["jobs"]), trains)
             ranks[1].send_signal(signal.SIGKILL)
             ranks[1].communicate()
-            errors = ranks[0].communicate(timeout=20)[1]
+            errors = ranks[0].communicate(timeout=50)[1]  # before operations expire
         finally:
             for rank in ranks:
                 rank.kill()
@@ -179,7 +180,7 @@ class ReplayOverNodes(unittest.TestCase):
             self.assertEqual(measured["world_size"], 4)
             self.assertEqual(measured["values_checked"], 3 + 5)
             for service in (services[0], services[1]):
-                self.assertRegex(service.log(), "rank [0-3] of 4 attached")
+                service.await_log("rank [0-3] of 4 attached")
 
     def test_plays_every_policy_over_a_parameter_server(self):
         # Two nodes with a rank each, and a third that has no ranks and sums.
@@ -207,8 +208,8 @@ class ReplayOverNodes(unittest.TestCase):
                     self.assertEqual(measured["policy"], policy)
                     self.assertEqual(measured["values_checked"], 3 + 4)
             played("exact", "all-reduce")
-            met = [line for line in services[0].log().splitlines() if "nodes have met" in line]
             # As the leader says; in the job by all-reduce there is no server.
+            met = services[0].await_log("nodes have met", len(POLICIES) + 1)
             self.assertEqual(len(met), len(POLICIES) + 1)
             for line in met:
                 self.assertEqual("-by-parameter-server:" in line, "c (server)" in line, line)

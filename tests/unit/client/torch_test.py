@@ -8,6 +8,7 @@ import headrace
 import headrace.torch
 import torch
 from ranks import Rank, Service, ServiceCase, run_ranks
+from support.patience import SOON_S
 from torch_ranks import free_port, main
 
 STEPS = 12
@@ -281,7 +282,7 @@ class DdpHook(unittest.TestCase):
             ranks[1].end()
             self.assertIn("rank 1", text)
             self.assertIn(str(ranks[1].pid), text)
-            self.assertLess(seconds, 2)
+            self.assertLess(seconds, SOON_S)
 
 
 if __name__ == "__main__":
