@@ -17,6 +17,7 @@ from support.service import Service
 STEPS = 40
 LAYERS = 7  # of 3 MiB with their optimizer state; the first pieces have one each
 PIECES_MIN = 4  # that such a state makes, each of which may be twice as large as the one before
+WIDE = {"layers": 0, "width": 1 << 17}  # one parameter of 24 MiB with its state, beside small ones
 TRAINED = {"layers": LAYERS, "pause": 0.1, "steps": STEPS, "first": 0}
 NEW = MEMBERS_MAX  # the first that joins
 
@@ -92,6 +93,14 @@ class OneNode(HandOverCase):
         run, joiner = self.begin([self.service] * 3, self.service)
         self.require_joined(run, joiner, PIECES_MIN, LAYERS + 8)
 
+    def test_it_gets_whole_parameters_where_their_elements_may_depend_on_each_other(self) -> None:
+        run, joiner = self.begin([self.service] * 2, self.service, own=True)
+        self.require_joined(run, joiner, PIECES_MIN, LAYERS + 8, own=True)
+
+    def test_a_large_parameter_comes_in_ranges(self) -> None:
+        run, joiner = self.begin([self.service] * 2, self.service, **WIDE)
+        self.require_joined(run, joiner, PIECES_MIN, LAYERS + 8, **WIDE)
+
     def test_it_clips_as_the_others_do(self) -> None:
         run, joiner = self.begin([self.service] * 2, self.service, clip=0.05)
         self.require_joined(run, joiner, PIECES_MIN, LAYERS + 8, clip=0.05)
@@ -102,7 +111,7 @@ class OneNode(HandOverCase):
         self.require_joined(run, joiner, PIECES_MIN, LAYERS + 8, reads=reads)
 
     def test_it_gets_averages_that_the_script_changes_now_and_then_and_clips(self) -> None:
-        asked = {"reads": [HELD + 3, HELD + 4], "clip": 0.04}
+        asked = {**WIDE, "reads": [HELD + 3, HELD + 4, HELD + 5], "clip": 0.04}
         run, joiner = self.begin([self.service] * 2, self.service, **asked)
         self.require_joined(run, joiner, PIECES_MIN, LAYERS + 8, **asked)
 
@@ -116,9 +125,9 @@ class OneNode(HandOverCase):
         alone = self.undisturbed([self.service] * 2, [0, 1], 0, STEPS)
         self.require_alike(said, [0, 1], alone)
 
-    def test_a_donor_that_is_killed_is_followed_by_another(self) -> None:
-        killed = HELD + 4
-        run, joiner = self.begin([self.service] * 3, self.service, kill=[[0, killed, "backward"]])
+    def test_a_donor_that_is_killed_between_two_ranges_is_followed_by_another(self) -> None:
+        killed, asked = HELD + 4, WIDE
+        run, joiner = self.begin([self.service] * 3, self.service, kill=[[0, killed, "backward"]], **asked)
         said: dict[Any, dict[str, Any]] = dict(run.ends([0]))
         said["joined"] = joiner.ends()[0]
         begun = said["joined"]["first"]
@@ -129,11 +138,11 @@ class OneNode(HandOverCase):
             self.assertEqual((lost["rank"], lost["iteration"], lost["joined"]), (rank - 1, killed + 1, []))
             self.assertEqual((joined["lost"], joined["members"]), ([], [1, 2, NEW]))
             self.assertEqual((joined["iteration"], joined["joined"]), (begun + 1, [NEW]))
-        three = self.undisturbed([self.service] * 3, [0, 1, 2], 0, killed)
+        three = self.undisturbed([self.service] * 3, [0, 1, 2], 0, killed, **asked)
         self.require_steps({rank: said[rank] for rank in (1, 2)}, [1, 2], {0: three[1], 1: three[2]}, 0, killed)
-        two = self.undisturbed([self.service] * 2, [1, 2], killed, begun - killed)
+        two = self.undisturbed([self.service] * 2, [1, 2], killed, begun - killed, **asked)
         self.require_steps(said, [1, 2], two, killed, begun - killed)
-        after = self.undisturbed([self.service] * 3, [1, 2, NEW], begun, STEPS - begun)
+        after = self.undisturbed([self.service] * 3, [1, 2, NEW], begun, STEPS - begun, **asked)
         self.require_alike(said, [1, 2, "joined"], after)
 
 

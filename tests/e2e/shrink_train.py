@@ -3,7 +3,7 @@
 usage: shrink_train.py '{"first": 0, "steps": 12, "members": [0, 1], "kill": [[2, 5, "backward"]],
                          "load": PATH, "save": PATH, "hold": [8, PATH], "grown": PATH,
                          "slow": [[1, 0.3]], "stop": [[1, 5, "backward"]], "layers": 6, "clip": 0.5,
-                         "reads": [9], "pause": 0.1}'
+                         "reads": [9], "pause": 0.1, "width": 4096, "own": true}'
 
 Trains by ScheduledOptimizer from step ``first`` on; the data of a step depends on the step and on which member of
 ``members`` this rank is. A member named in ``kill`` kills itself at that moment of that step, and one named in
@@ -13,6 +13,7 @@ each step. A rank that joins begins with the job's next step. Prints one JSON li
 resized, the first step, a digest of parameters and optimizer state, and what init() warned of; rank 0 saves
 parameters and state to ``grown`` when others join. ``rank`` and ``world_size``, where given, stand in for the
 environment's. With ``layers`` the model has so many layers of 1 MiB more, and the learning rate changes in each step.
+``width``: how many rows of 64 bytes the first layer has. ``own``: the optimizer's class is not one of torch's.
 ``clip`` is the optimizer's clip_norm; in the steps of ``reads`` the script clips by itself. After the step of
 ``hold`` each step lasts ``pause`` seconds more (0.02).
 """
@@ -48,16 +49,20 @@ def digest_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
     return digest.hexdigest()
 
 
+class OwnAdamW(torch.optim.AdamW):
+    """Of which nobody knows what its update of an element depends on."""
+
+
 def build(asked: dict[str, Any]) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     deep = asked.get("layers", 0)
-    width = 512 if deep else 64
+    width = asked.get("width") or (512 if deep else 64)
     layers: list[torch.nn.Module] = [torch.nn.Linear(16, width), torch.nn.Tanh()]
     for _ in range(deep):
         layers += [torch.nn.Linear(width, width), torch.nn.Tanh()]
     model = torch.nn.Sequential(*layers, torch.nn.Linear(width, 4))
-    adam = torch.optim.AdamW(model.parameters(), 1e-2)
+    adam = (OwnAdamW if asked.get("own") else torch.optim.AdamW)(model.parameters(), 1e-2)
     if asked.get("load"):
         parameters, state = torch.load(asked["load"])
         model.load_state_dict(parameters)

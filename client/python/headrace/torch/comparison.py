@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from headrace.torch.ranges import range_of
+
 if TYPE_CHECKING:
     from headrace.session import Session
     from headrace.torch.updates import Updates
@@ -19,16 +21,22 @@ class Comparison:
     def __init__(self, session: Session, updates: Updates) -> None:
         self._session = session
         self._updates = updates
-        self._next = 0
+        self._next = 0  # of the parameters
+        self._begin = 0  # and of its elements
 
     def go_on(self, iteration: int) -> bool:
         """Before that iteration; returns whether parameters are left. RuntimeError if any differ."""
         parameters = self._updates.parameters()
-        some, size = [], 0
-        while self._next < len(parameters) and (not some or size < _AT_ONCE):
-            some.append(parameters[self._next])
-            size += some[-1].numel() * some[-1].element_size()
-            self._next += 1
+        some, room = [], _AT_ONCE
+        while self._next < len(parameters) and room > 0:
+            parameter = parameters[self._next]
+            fit = max(room // parameter.element_size(), 1)
+            end = min(self._begin + fit, parameter.numel())
+            some.append(range_of(parameter, self._begin, end))
+            room -= (end - self._begin) * parameter.element_size()
+            self._begin = end
+            if end == parameter.numel():
+                self._next, self._begin = self._next + 1, 0
         compare_digests(self._session, self._updates.digest(some), iteration)
         return self._next < len(parameters)
 

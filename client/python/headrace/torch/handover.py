@@ -8,16 +8,25 @@ One of the others, the donor, sends the state in pieces, one an iteration: betwe
 some parameters with their optimizer state, and the copy travels while the next iteration goes on. The newcomer
 makes that iteration's update of these parameters itself, and all later ones, from the averages and with the
 options that the donor sends it with each step(). An update of one parameter depends on no other
-(ScheduledOptimizer needs that anyway), so both have the same bits. When all has been sent, the donor says so in
-the gradients of the next iteration, so all ranks learn of it at once and count the newcomer from then on.
+(ScheduledOptimizer needs that anyway), so both have the same bits.
+
+Where the update of an element depends on that element alone (Updates.is_of_elements), a parameter is sent in ranges
+of its elements if it does not fit into a piece. From the first of them on the newcomer makes the updates of the whole
+parameter: what it has not received yet gets values that mean nothing, until its range comes and overwrites them,
+parameter and state. So what has come has the same bits. That would not be sure if only a part of the parameter were
+updated: how a number is rounded may depend on its place in the tensor.
+
+When all has been sent, the donor says so in the gradients of the next iteration, so all ranks learn of it at once
+and count the newcomer from then on.
 
 In an iteration whose averages the program reads before step(), and may change, the donor sends with that step()
-the gradients that it has changed, of the parameters that the newcomer has.
+the gradients that it has changed, of what the newcomer has.
 
 Nobody waits for the whole state, whatever its size. The newcomer measures how long a piece takes to arrive, and
-the next one is as large as arrives in a part of an iteration (PieceSize), or one parameter if that is more. So
-pieces follow what the link carries, and delay the gradients by that part at most. Nor do the others wait for the
-newcomer's updates: it makes them while the others make theirs, and posts its zeros before their next gradients.
+the next one is as large as arrives in a part of an iteration (PieceSize); or one parameter, if that is more and the
+optimizer is not one of elements. So pieces follow what the link carries, and delay the gradients by that part at
+most. Nor do the others wait for the newcomer's updates: it makes them while the others make theirs, and posts its
+zeros before their next gradients.
 
 If a rank is lost in the middle, the ranks meet as after any loss, and what a newcomer has by then is given up: it
 listens again from the first piece on. A state that is as small as a first piece is handed over at once, while the
@@ -38,6 +47,7 @@ from headrace.errors import Timeout
 from headrace.operation import Operation
 from headrace.torch import devices
 from headrace.torch.piece_memory import PieceMemory, Shape, bytes_of, room_of, shape_of
+from headrace.torch.ranges import content_of, is_divisible, put_content, range_of, size_of_element, write_range
 from headrace.torch.snapshot import copied, decoded, encoded, is_value, packed, unpacked
 
 if TYPE_CHECKING:
@@ -49,6 +59,7 @@ if TYPE_CHECKING:
     from headrace.torch.usage import Usage
 
 AT_ONCE_MAX = 4 << 20  # bytes of a state that is handed over while the others wait
+_RANGE_MIN = 64 << 10  # bytes of a parameter that are worth a place in a piece, unless they are its last
 # No torch tags, and none of elastic_run(): what donor and newcomer say, pieces, and gradients.
 _TAG, _PIECE_TAG, _GRADIENTS_TAG = (1 << 63) + 2, (1 << 63) + 3, (1 << 63) + 4
 
@@ -109,7 +120,8 @@ class Donor:
         self._buffers = buffers
         self._targets = targets
         self._size = PieceSize(gradients_size)
-        self._sent = 0  # of parameters, then buffers
+        self._sent = 0  # whole parameters, then buffers
+        self._begin = 0  # elements of the next one that are sent
         self._piece: _Piece | None = None
         self._memory = PieceMemory(session)
         self._gradients = PieceMemory(session)
@@ -206,33 +218,39 @@ class Donor:
         return True
 
     def _changed(self, slots: Sequence[Slot], changed: list[torch.Tensor]) -> list[list[Any]]:
-        """Of the parameters that newcomers have, what the program has made of their averages."""
+        """Of what newcomers have, what the program has made of the averages."""
         averages: dict[torch.nn.Parameter, torch.Tensor] = {}
         for slot in slots:
             if slot.members:
                 parts = slot.averages.split([each.parameter.numel() for each in slot.members])
                 averages.update({m.parameter: part for m, part in zip(slot.members, parts)})
         rows = []
-        for index, parameter in enumerate(self._parameters[: self._sent]):
-            if parameter.grad is None:
+        for index, parameter in enumerate(self._parameters[: self._sent + 1]):
+            elements = parameter.numel() if index < self._sent else self._begin
+            if parameter.grad is None or not elements:
                 continue
             gradient = parameter.grad.detach()
             gradient = gradient.to_dense() if gradient.is_sparse else gradient
-            average = averages.get(parameter)
-            if average is None or not torch.equal(bytes_of(gradient), bytes_of(average)):
+            gradient, average = range_of(gradient, 0, elements), averages.get(parameter)
+            if average is None or not torch.equal(bytes_of(gradient), bytes_of(average[:elements])):
                 rows.append([index, shape_of(gradient)])
                 changed.append(gradient)
         return rows
 
-    def _content(self, index: int) -> list[Any]:
+    def _whole(self, index: int) -> tuple[torch.Tensor, dict[str, Any]]:
+        """A parameter, or a buffer, with its state."""
         if index >= len(self._parameters):
-            return [self._buffers[index - len(self._parameters)].detach(), {}]
+            return self._buffers[index - len(self._parameters)].detach(), {}
         parameter = self._parameters[index]
-        return [parameter.detach(), self._updates.state_of(parameter)]
+        return parameter.detach(), self._updates.state_of(parameter)
 
-    def _size_of(self, index: int) -> int:
+    def _size_of(self, index: int, begin: int = 0) -> int:
+        """Bytes of it from that element on."""
+        values, state = self._whole(index)
+        if begin:
+            return (values.numel() - begin) * size_of_element(values, state)
         tensors: list[torch.Tensor] = []
-        encoded(self._content(index), tensors)
+        encoded([values, state], tensors)
         return sum(map(room_of, tensors))
 
     def _fill(self) -> tuple[list[list[Any]], int]:
@@ -241,16 +259,37 @@ class Donor:
         shapes: list[tuple[Shape, int]] = []
         size, contents = 0, []
         while self._sent < self._count:
-            more = self._size_of(self._sent)
-            # One that is larger goes with the small ones before it.
-            if size > self._size.bytes // 4 and size + more > self._size.bytes:
+            end = self._end_of_next(size)
+            if end is None:
                 break
-            contents.append([self._sent, encoded(self._content(self._sent), tensors)])
+            values, state = self._whole(self._sent)
+            content = content_of(values, state, self._begin, end)
+            contents.append([self._sent, self._begin, encoded(content, tensors)])
             for each in tensors[len(shapes) :]:
                 shapes.append((shape_of(each), -1 if each.is_cpu else self._sent))
-            size += more
-            self._sent += 1
+                size += room_of(each)
+            self._begin = end
+            if end == values.numel():
+                self._sent, self._begin = self._sent + 1, 0
         return [contents, shapes], self._memory.write(tensors)
+
+    def _end_of_next(self, size: int) -> int | None:
+        """Behind which element the next range ends, of a piece that has that size so far; None: there is no room
+        for one.
+        """
+        values, state = self._whole(self._sent)
+        is_parameter = self._sent < len(self._parameters)
+        divided = is_parameter and self._updates.is_of_elements and is_divisible(values, state)
+        if not divided:
+            self._begin = 0
+        if size + self._size_of(self._sent, self._begin) <= self._size.bytes:
+            return values.numel()
+        if divided:
+            room = self._size.bytes - size
+            fit = room // size_of_element(values, state)
+            return min(self._begin + fit, values.numel()) if room >= _RANGE_MIN else None
+        # One that is larger goes with the small ones before it.
+        return None if size > self._size.bytes // 4 else values.numel()
 
 
 class Listener:
@@ -274,7 +313,7 @@ class Listener:
         self._answers: list[Operation] = []
         self._donor = 0  # its rank
         self._parameters: list[torch.nn.Parameter] = []
-        self._held: set[int] = set()  # parameters that are as the others'
+        self._held: set[int] = set()  # parameters that are as the others', or whose first elements are
 
     def attach(self, slots: Sequence[Slot], layout: Layout, buffers: Sequence[torch.Tensor]) -> None:
         """The layout is made."""
@@ -370,11 +409,13 @@ class Listener:
             for each, (_, place) in zip(tensors, shapes)
         ]
         with torch.inference_mode(False), torch.no_grad():
-            for index, content in contents:
-                values, state = decoded(content, tensors)
-                everything[index].copy_(values)
+            for index, begin, content in contents:
+                target, before = everything[index], {}
                 if index < len(self._parameters):
-                    self._updates.set_state(self._parameters[index], copied(state))
+                    before = self._updates.state_of(target)
+                state = put_content(target, before, decoded(content, tensors), begin)
+                if index < len(self._parameters):
+                    self._updates.set_state(target, state)
                     self._held.add(index)
 
     def _receive_step(self, iteration: int) -> None:
@@ -406,9 +447,13 @@ class Listener:
         self._gradients.view(size)
         self._session.receive(self._gradients.range(size), self._donor, _GRADIENTS_TAG)
         gradients = self._gradients.read(shape for _, shape in changed)
-        for (index, _), gradient in zip(changed, gradients):
-            parameter = self._parameters[index]
-            parameter.grad = gradient.to(parameter.device)
+        with torch.no_grad():
+            for (index, _), gradient in zip(changed, gradients):
+                parameter = self._parameters[index]
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                # What this rank has not of it yet is overwritten later.
+                write_range(parameter.grad, 0, gradient)
 
 
 def share_buffers(

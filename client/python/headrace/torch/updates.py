@@ -14,6 +14,22 @@ from headrace.torch.devices import without_autocast
 DIGEST_BYTES = 16
 Options = list[dict[str, Any]]  # of each parameter group, without its parameters
 
+# Their update of an element depends on nothing of other elements, of the same parameter or another.
+_OF_ELEMENTS = (
+    torch.optim.ASGD,
+    torch.optim.Adadelta,
+    torch.optim.Adagrad,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+    torch.optim.SGD,
+)
+_SCHEDULERS_MARKS = ("_with_counter", "_wrapped_by_lr_sched")  # of a step() that they count, by version of torch
+
 
 class Updates:
     """Runs an optimizer's own step() on a part of its parameters; its state is shared."""
@@ -81,16 +97,30 @@ class Updates:
         else:
             self._optimizer.state.pop(parameter, None)
 
+    @property
+    def is_of_elements(self) -> bool:
+        """Whether an element's update is known to depend on that element and its state alone. So it is of torch's
+        own optimizers, as they are: a subclass, a hook or another step() may do anything.
+        """
+        optimizer = self._optimizer
+        if type(optimizer) not in _OF_ELEMENTS:
+            return False
+        own_step = vars(optimizer).get("step")
+        if own_step is not None and not any(hasattr(own_step, mark) for mark in _SCHEDULERS_MARKS):
+            return False
+        hooks = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")  # torch 2
+        return not any(getattr(optimizer, name, None) for name in hooks)
+
     def has_only_parameters(self) -> bool:
         """Whether the optimizer keeps state of its parameters only, each by itself."""
         known = set(self.parameters())
         return all(torch.is_tensor(key) and key in known for key in self._optimizer.state)
 
-    def digest(self, parameters: Sequence[torch.nn.Parameter] | None = None) -> bytes:
-        """A hash of these parameters, or of all, for ranks to compare."""
+    def digest(self, tensors: Sequence[torch.Tensor] | None = None) -> bytes:
+        """A hash of these, or of all parameters, for ranks to compare."""
         whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
-        for parameter in self.parameters() if parameters is None else parameters:
-            memory = parameter.detach().cpu().contiguous().view(-1).view(torch.uint8)
+        for tensor in self.parameters() if tensors is None else tensors:
+            memory = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
             whole.update(memory.numpy().data)
         return whole.digest()
 
