@@ -19,7 +19,7 @@ from support.cluster import Cluster, Services
 from support.service import Service
 
 NODE_FAULTS = ("node", "leader", "node-silent")
-FAULTS = ("elastic_run", "evict", "hang", *NODE_FAULTS, "join")
+FAULTS = ("elastic_run", "evict", "hang", *NODE_FAULTS, "join", "elastic_join")
 HANG_S = 2  # for which a rank may stand still
 JOIN_AFTER_S = 1.0  # so long the iterations go on beside the one that joins
 
@@ -96,14 +96,14 @@ def over_one_node(fault: str, ranks: int, seconds: float, tuned: bool) -> dict[s
         return parts(service, fault_unix_s, took_s)
 
 
-def over_join(ranks: int, seconds: float, tuned: bool) -> dict[str, float | None]:
+def over_join(ranks: int, seconds: float, tuned: bool, way: str) -> dict[str, float | None]:
     """The longest iteration of the others while one joins; ``plain_s`` is their median before."""
     with Service() as service, training() as run:
-        begin(run, service, ranks, seconds, grace(tuned), STEPS_MAX)
+        begin(run, service, ranks, seconds, grace(tuned), STEPS_MAX, way)
         old = run.await_begun(ranks)
         started_s = time.monotonic()
         joiner = {**grace(tuned), "HEADRACE_ROLE": "join"}
-        begin(run, service, 1, seconds, joiner, STEPS_MAX)
+        begin(run, service, 1, seconds, joiner, STEPS_MAX, way)
         joined_s = run.await_world(started_s, ranks + 1, [])
         time.sleep(JOIN_AFTER_S)
         last_s = joined_s + started_s + JOIN_AFTER_S
@@ -121,6 +121,6 @@ def over_fault(fault: str, ranks: int, seconds: float, tuned: bool) -> dict[str,
     """Raises BenchError where it does not come about."""
     if fault in NODE_FAULTS:
         return over_nodes(fault, ranks, seconds, tuned)
-    if fault == "join":
-        return over_join(ranks, seconds, tuned)
+    if fault in ("join", "elastic_join"):
+        return over_join(ranks, seconds, tuned, "elastic" if fault == "elastic_join" else "headrace")
     return over_one_node(fault, ranks, seconds, tuned)

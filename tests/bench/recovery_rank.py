@@ -4,7 +4,8 @@ usage: recovery_rank.py headrace|elastic|turns|gloo SECONDS FOLDER STEPS
 
 Appends a line to FOLDER/PID for each iteration that has ended: when (seconds of CLOCK_MONOTONIC), its number, and of
 how many ranks it was. ``elastic`` is DDP by elastic_run(). ``gloo`` is DDP under torchrun, which saves a checkpoint
-after each iteration and goes on from it. RECOVERY_STATE_MIB: the size of parameters and optimizer state (3).
+after each iteration and goes on from it. RECOVERY_STATE_MIB: the size of parameters and optimizer state (3), of which
+RECOVERY_EMBEDDING_MIB (0) are an embedding's, which is one parameter.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from typing import Any
 import torch
 
 STATE_MIB = int(os.environ.get("RECOVERY_STATE_MIB", "3"))
+EMBEDDING_MIB = int(os.environ.get("RECOVERY_EMBEDDING_MIB", "0"))
 WIDTH = 256 if STATE_MIB < 64 else 1024
-LAYERS = STATE_MIB * 2**20 // (3 * 4 * WIDTH**2)  # AdamW keeps two numbers for each parameter
+_NUMBER = 3 * 4  # bytes: AdamW keeps two numbers for each of a parameter
+LAYERS = (STATE_MIB - EMBEDDING_MIB) * 2**20 // (_NUMBER * WIDTH**2)
+ROWS = EMBEDDING_MIB * 2**20 // (_NUMBER * WIDTH)
 
 # What `turns` compares: arguments of headrace.init(), and whether an iteration is a transaction.
 TURNS: dict[str, tuple[dict[str, Any], bool]] = {
@@ -34,7 +38,8 @@ TURNS: dict[str, tuple[dict[str, Any], bool]] = {
 
 def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
-    model = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
+    layers: list[torch.nn.Module] = [torch.nn.Embedding(ROWS, WIDTH)] if ROWS else []
+    model = torch.nn.Sequential(*layers, *[torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
     return model, torch.optim.AdamW(model.parameters(), 1e-3)
 
 
@@ -52,7 +57,7 @@ class Run:
     def iterate(self, model: torch.nn.Module, step: Callable[[], None]) -> None:
         # Computing that takes no core from the others.
         time.sleep(self.seconds)
-        inputs = torch.randn(8, WIDTH)
+        inputs = torch.randint(ROWS, (8,)) if ROWS else torch.randn(8, WIDTH)
         model(inputs).square().mean().backward()
         step()
 
