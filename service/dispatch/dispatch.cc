@@ -294,36 +294,13 @@ void Dispatch::Handle(AddSegment message, TimeNs) {
 void Dispatch::Handle(const RemoveSegment& message, TimeNs) {
   Reading* reading = FindReading(message.session);
   if (reading == nullptr) return;  // rpc has forgotten the request with the lease
-  Status status = CheckRemovable(*reading, message.segment);
+  Status status = reading->job->CheckRemovable(reading->session->identity().rank, message.segment);
   if (status) {
     mapping_.Send(DiscardMemory{reading->session->RemoveSegment(message.segment),
                                 reading->session->identity().uid});
     reading->job->Changed();
   }
   Answer(SegmentRemoved{message.token, std::move(status)});
-}
-
-Status Dispatch::CheckRemovable(const Reading& reading, SegmentId segment) const {
-  const std::span<std::byte> memory = reading.session->FindSegment(segment);
-  if (memory.empty()) {
-    return Error(Code::kNotFound, fmt::format("segment {} is not registered", segment.value));
-  }
-  if (reading.session->HasTensorsIn(segment)) {
-    return Error(
-        Code::kInvalidArgument,
-        fmt::format("segment {} holds registered tensors, or residuals of the layout: release "
-                    "tensors first; what a layout is in lasts as long as the session",
-                    segment.value));
-  }
-  const std::uint32_t rank = reading.session->identity().rank;
-  Status status;
-  reading.job->ForEachOpen([&](const Operation& operation) {
-    if (!status || !reading.job->Uses(operation, rank, memory)) return;
-    status =
-        Error(Code::kBusy, fmt::format("segment {} is in use: {} is open; wait for it first",
-                                       segment.value, reading.job->DescribeOperation(operation)));
-  });
-  return status;
 }
 
 void Dispatch::Handle(AddTensors message, TimeNs) {
@@ -439,11 +416,16 @@ void Dispatch::Handle(const StageWaits& message, TimeNs) {
   if (job != nullptr) parts_->flow.wait_reasons().OnStageWaits(*job, message);
 }
 
+void Dispatch::Handle(const ScratchBooked& message, TimeNs now) {
+  Job* job = FindJob(message.request.job);
+  if (job != nullptr) parts_->flow.ScratchBooked(*job, message, now);
+}
+
 void Dispatch::Handle(ScratchMade message, TimeNs now) {
   Job* job = FindJob(message.job);
   if (job != nullptr) return parts_->flow.ScratchMade(*job, std::move(message), now);
   if (!message.memory) return;
-  DiscardScratch discarded;
+  DiscardScratch discarded{.memory = {}, .uid = message.uid};
   discarded.memory.push_back(std::move(*message.memory));
   mapping_.Send(std::move(discarded));
 }
@@ -548,7 +530,7 @@ void Dispatch::DiscardGone(TimeNs now) {
       DiscardSession discarded{.session = std::move(entry.session)};
       if (job.residuals.of_rank == rank) discarded.pinned = job.residuals.PopPinned();
       mapping_.Send(std::move(discarded));
-      if (job.residuals.booked_on != id) rpc_.Send(SessionDiscarded{id});
+      if (job.booked_on != id) rpc_.Send(SessionDiscarded{id});
       job.Changed();
     }
     if (job.HasSessions()) {
@@ -556,7 +538,7 @@ void Dispatch::DiscardGone(TimeNs now) {
       continue;
     }
     parts_->flow.lanes().SendNoticesOf(job);
-    if (job.residuals.booked_on) rpc_.Send(SessionDiscarded{*job.residuals.booked_on});
+    if (job.booked_on) rpc_.Send(SessionDiscarded{*job.booked_on});
     if (job.spans_nodes()) Report(JobEnded{job.id()});
     parts_->intake.RemoveJob(job);
     parts_->flow.RemoveJob(job, now);

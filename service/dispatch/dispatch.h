@@ -104,6 +104,7 @@ class Dispatch final : public Actor {
   void Handle(const StageWaits& message, TimeNs now);
   void Handle(LaneAnswered m, TimeNs /*now*/) { rpc_.TrySend(std::move(m)); }  // as a Pong
   void Handle(const QuotaRefused& m, TimeNs /*now*/) { board_.counters.quota_refusals += m.times; }
+  void Handle(const ScratchBooked& message, TimeNs now);
   void Handle(ScratchMade message, TimeNs now);
   void Handle(ResidualsPinned message, TimeNs now);
   void Handle(SendNotices message, TimeNs now);
@@ -115,7 +116,6 @@ class Dispatch final : public Actor {
   void Close(SessionId id, bool orderly, Code code, const std::string& cause, TimeNs now);
   void CloseSpanning(Job& job, std::uint32_t rank, bool orderly, const Failure& failure,
                      TimeNs now);
-  Status CheckRemovable(const Reading& reading, SegmentId segment) const;
   void DiscardGone(TimeNs now);
   void FinishDrain(TimeNs now);
   void PublishRows();

@@ -11,6 +11,7 @@
 #include "ipc/base/ids.h"
 #include "ipc/base/result.h"
 #include "service/actor/request.h"
+#include "service/mapping/messages.h"
 #include "service/plan/plan.h"
 #include "service/schedule/queue.h"
 #include "service/session/facts.h"
@@ -140,9 +141,15 @@ struct ReceivePosted {
   std::uint8_t lane = 0;
   std::uint64_t token = 0;  // of the stage
 };
+// The answer to BookScratch: the job's user may have it, or why not.
+struct ScratchBooked {
+  MakeScratch request;
+  Status status{};
+};
 // The answer to MakeScratch.
 struct ScratchMade {
   JobId job;
+  std::uint32_t uid = 0;
   schedule::TrafficClass traffic_class = schedule::TrafficClass::kPosted;
   std::int8_t gpu = transport::kHost;  // as it was asked for
   std::uint64_t place_bytes = 0;
@@ -164,7 +171,7 @@ using DispatchMessage =
     std::variant<OpenSession, AddSegment, RemoveSegment, AddTensors, RemoveTensors, CloseSession,
                  Ping, Drain, StageEnded, LaneFacts, LaneMoved, JobForming, JobFormed, JobFailed,
                  RankLeft, SetLayout, PlanOffer, PlanSwitch, SteerJob, StageWaits, LaneAnswered,
-                 QuotaRefused, ResidualsRefused, ScratchMade, ResidualsPinned, SendNotices,
-                 ReceivePosted>;
+                 QuotaRefused, ResidualsRefused, ScratchBooked, ScratchMade, ResidualsPinned,
+                 SendNotices, ReceivePosted>;
 
 }  // namespace headrace::service

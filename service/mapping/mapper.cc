@@ -9,9 +9,6 @@
 namespace headrace::service {
 namespace {
 
-// Scratch belongs to the service.
-constexpr std::uint32_t kOwnUid = 0;
-
 // A sum walks the same offset of every rank's segment at once. Some processors tell cache lines
 // apart by address bits 12 to 27 only (the way predictor of AMD's Zen): segments 256 MiB apart then
 // throw each other out of the cache at every step, and a sum over four takes twice its time. An odd
@@ -147,16 +144,19 @@ void Mapper::Handle(DiscardSession message) {
 
 void Mapper::Handle(DiscardMemory message) { Unmap(message.uid, std::move(message.memory)); }
 
-void Mapper::Handle(const MakeScratch& message) { Add(kOwnUid, message); }
+void Mapper::Handle(const MakeScratch& message) { Add(message.uid, message); }
 
-void Mapper::Handle(DiscardScratch message) { Add(kOwnUid, std::move(message)); }
+void Mapper::Handle(DiscardScratch message) {
+  const std::uint32_t uid = message.uid;
+  Add(uid, std::move(message));
+}
 
-void Mapper::Handle(const PinResiduals& message) { Add(kOwnUid, message); }
+void Mapper::Handle(const PinResiduals& message) { Add(message.uid, message); }
 
 void Mapper::Handle(DiscardResiduals message) {
-  Unpinning work{.memory = {}, .pinned = std::move(message.pinned), .uid = kOwnUid};
+  Unpinning work{.memory = {}, .pinned = std::move(message.pinned), .uid = message.uid};
   work.memory.emplace_back(std::move(message.memory));
-  Add(kOwnUid, std::move(work));
+  Add(message.uid, std::move(work));
 }
 
 void Mapper::Unmap(std::uint32_t uid, SegmentMemory memory) {
@@ -237,6 +237,7 @@ Result<SegmentMemory> Mapper::Import(const MapDeviceSegment& message) {
 
 bool Mapper::DoSlice(MakeScratch& work, TimeNs /*now*/) {
   ScratchMade made{.job = work.job,
+                   .uid = work.uid,
                    .traffic_class = work.traffic_class,
                    .gpu = work.gpu,
                    .place_bytes = work.place_bytes,

@@ -126,7 +126,8 @@ class Mapper final : public Actor {
   std::optional<Outgoing<DispatchMessage>> dispatch_;
   Inbox<MappingMessage> inbox_;
   std::vector<MappingMessage> messages_;
-  // By uid, none of them empty; what is the service's own stands with root's.
+  // By uid, none of them empty; memory of the service's own stands with the user whose job it is
+  // for.
   std::map<std::uint32_t, std::deque<Work>> queues_;
   std::uint32_t last_uid_ = 0;                              // that had a turn
   std::optional<transport::MemoryGate::Caller> gpu_calls_;  // where there are GPUs

@@ -51,9 +51,10 @@ struct DiscardMemory {
   std::uint32_t uid = 0;  // whose it was
 };
 // Memory for blocks of GPUs that go to other nodes: a GPU's, or pinned memory of the host, also
-// where the GPU has none to give. Answered by ScratchMade.
+// where the GPU has none to give. It is booked on the job's user. Answered by ScratchMade.
 struct MakeScratch {
   JobId job;
+  std::uint32_t uid = 0;  // the job's; uids take turns
   schedule::TrafficClass traffic_class = schedule::TrafficClass::kPosted;
   std::int8_t gpu = transport::kHost;
   std::uint64_t place_bytes = 0;
@@ -62,17 +63,20 @@ struct MakeScratch {
 // Gives it back; no lane uses it any more.
 struct DiscardScratch {
   std::vector<ScratchMemory> memory;
+  std::uint32_t uid = 0;
 };
 // Pins whole pages of host memory for all GPUs, which nobody unmaps before the answer:
 // ResidualsPinned, in any case.
 struct PinResiduals {
   JobId job;
+  std::uint32_t uid = 0;
   std::span<std::byte> memory;
 };
 // Gives back memory of the service's own that was pinned; no lane uses it any more.
 struct DiscardResiduals {
   Mapping memory;
   transport::PinnedRange pinned;
+  std::uint32_t uid = 0;
 };
 using MappingMessage =
     std::variant<MapSegment, MapDeviceSegment, CancelMapping, DiscardSession, DiscardMemory,

@@ -234,6 +234,12 @@ void Control::Handle(const ResidualsAllocated& message) {
   }
 }
 
+void Control::Handle(const BookScratch& message) {
+  dispatch_.SendReliably(ScratchBooked{
+      .request = message.request,
+      .status = leases_.ReserveMemory(message.session, message.bytes, "scratch memory for GPUs")});
+}
+
 void Control::Handle(const ResidualsFreed& message) {
   leases_.ReleaseMemory(message.session, message.bytes);
 }

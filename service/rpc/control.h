@@ -89,6 +89,7 @@ class Control final : private kj::TaskSet::ErrorHandler {
   void Handle(const Pong& message);
   void Handle(const SessionBroken& message);
   void Handle(const ResidualsAllocated& message);
+  void Handle(const BookScratch& message);
   void Handle(const ResidualsFreed& message);
   void Handle(const SessionDiscarded& message) { leases_.OnDiscarded(message.session); }
   void Handle(Drained /*message*/) { shutdown_.OnDrained(); }

@@ -56,8 +56,17 @@ struct ResidualsFreed {
   SessionId session;
   std::uint64_t bytes = 0;
 };
+// Blocks of a job on GPUs need memory of a GPU's, or pinned memory of the host, on their way to
+// other nodes. It is booked on this session before it is made; answered by ScratchBooked, in any
+// case.
+struct BookScratch {
+  SessionId session;
+  std::uint64_t bytes = 0;
+  MakeScratch request;
+};
 // Dispatch has let go of the session and of its memory, which mapping unmaps before it maps more
-// for the same user; for a session on which residuals are booked, the job is over, too.
+// for the same user; for a session on which memory of its job is booked, the job is over,
+// too.
 struct SessionDiscarded {
   SessionId session;
 };
@@ -127,8 +136,8 @@ struct GpuBroken {
 // JobFailed: the job takes no rank until all are gone.
 using RpcMessage =
     std::variant<SegmentMapped, SegmentProgress, SegmentRemoved, Pong, SessionBroken,
-                 ResidualsAllocated, ResidualsFreed, SessionDiscarded, Drained, LaneAnswered,
-                 PartAnswered, JobFailed, Answered, PeersListed, PeerTried, QuorumAnswered,
-                 MembersWait, AskProbe, LoopFailed, GpuBroken>;
+                 ResidualsAllocated, ResidualsFreed, BookScratch, SessionDiscarded, Drained,
+                 LaneAnswered, PartAnswered, JobFailed, Answered, PeersListed, PeerTried,
+                 QuorumAnswered, MembersWait, AskProbe, LoopFailed, GpuBroken>;
 
 }  // namespace headrace::service

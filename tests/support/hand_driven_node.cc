@@ -99,6 +99,21 @@ HandDrivenNode::HandDrivenNode(const MakeTransport& make, std::uint64_t credit_b
                      .device_codecs = network->capabilities().device_codecs});
   }
   dispatch_.ConnectLanes(std::move(ports));
+  rpc_.on_message = [this](const service::RpcMessage& message) {
+    if (const auto* book = std::get_if<service::BookScratch>(&message)) Book(*book);
+  };
+}
+
+void HandDrivenNode::Book(const service::BookScratch& message) {
+  service::ScratchBooked answer{.request = message.request};
+  if (message.bytes > scratch_left_) {
+    answer.status =
+        Error(Code::kExhausted, "scratch memory for GPUs of " + std::to_string(message.bytes) +
+                                    " bytes; memory_per_uid");
+  } else {
+    scratch_left_ -= message.bytes;
+  }
+  Send(std::move(answer));
 }
 
 ClientEnd& HandDrivenNode::Attach(const JobSpec& job, std::uint32_t rank,

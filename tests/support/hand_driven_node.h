@@ -112,7 +112,9 @@ class HandDrivenNode {
 
   // ---- what there is to see ----
   service::Dispatch& dispatch() { return dispatch_; }
+  // It books scratch memory for GPUs as rpc would, for a user who may have that many bytes more.
   RecordingInbox<service::RpcMessage>& rpc() { return rpc_; }
+  void LimitScratch(std::uint64_t bytes) { scratch_left_ = bytes; }
   RecordingInbox<service::PeersMessage>& peers() { return peers_; }
   WatchTap& watch_tap() { return watch_tap_; }
   ObservedTransport& transport() { return transport_; }
@@ -142,6 +144,7 @@ class HandDrivenNode {
 
  private:
   void OnDiscard(std::span<const std::byte> memory);
+  void Book(const service::BookScratch& message);
 
   std::unique_ptr<ipc::BoardLayout> board_;
   CountingWakeable wakeable_;
@@ -161,6 +164,7 @@ class HandDrivenNode {
   std::unique_ptr<service::Lane> gpu_lane_;
   std::vector<std::unique_ptr<service::Lane>> network_lanes_;
   std::uint64_t sessions_ = 0;
+  std::uint64_t scratch_left_ = UINT64_MAX;
   std::vector<std::unique_ptr<ClientEnd>> clients_;
   std::map<SessionId, std::vector<std::span<const std::byte>>> service_memory_;
   std::size_t discarded_in_use_ = 0;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -19,6 +20,7 @@ class RecordingInbox final : public service::InboxWriter<Message> {
   [[nodiscard]] bool Send(Message&& message) override {
     if (full) return false;
     messages.push_back(std::move(message));
+    if (on_message) on_message(messages.back());
     return true;
   }
 
@@ -43,7 +45,8 @@ class RecordingInbox final : public service::InboxWriter<Message> {
     return taken;
   }
 
-  bool full = false;  // answers as an inbox that is too far behind
+  bool full = false;                                 // answers as an inbox that is too far behind
+  std::function<void(const Message&)> on_message{};  // that has come
   std::vector<Message> messages;
 };
 

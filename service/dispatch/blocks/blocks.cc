@@ -75,25 +75,21 @@ Away AwayOf(Job& job, const Operation& operation) {
 }  // namespace
 
 Blocks::Blocks(Lanes& lanes, BoardWriter& board, Recorder& recorder, WaitReasons& wait_reasons,
-               Outgoing<MappingMessage>& mapping)
+               Outgoing<RpcMessage>& rpc, Outgoing<MappingMessage>& mapping)
     : lanes_(lanes),
       queue_(lanes.Terms()),
       board_(board),
       recorder_(recorder),
       wait_reasons_(wait_reasons),
-      mapping_(mapping) {}
+      mapping_(mapping),
+      scratch_(rpc, mapping) {}
 
 void Blocks::RemoveJob(Job& job) {
   queue_.RemoveJob(job.id());
-  for (Job::GpuScratch& of_class : job.gpu_scratch) {
-    for (Scratch& scratch : of_class) {
-      std::vector<ScratchMemory> memory = scratch.PopAll();
-      if (memory.empty()) continue;
-      mapping_.Send(DiscardScratch{std::move(memory)});
-    }
-  }
+  scratch_.Discard(job);
   if (job.residuals.OnGpus() == nullptr) return;
-  mapping_.Send(DiscardResiduals{std::move(job.residuals.own), job.residuals.PopPinned()});
+  mapping_.Send(
+      DiscardResiduals{std::move(job.residuals.own), job.residuals.PopPinned(), job.owner_uid()});
 }
 
 void Blocks::Free(Job& job, Block& block) {
@@ -102,27 +98,8 @@ void Blocks::Free(Job& job, Block& block) {
   job.FreeBlock(block);
 }
 
-void Blocks::AskForScratch(Job& job, schedule::TrafficClass traffic_class) {
-  std::int8_t gpu = transport::kHost;  // stands first among the job's scratch
-  for (Scratch& scratch : job.gpu_scratch[static_cast<std::size_t>(traffic_class)]) {
-    const Scratch::Request request = scratch.TakeScratchRequest();
-    const std::int8_t wanted = gpu++;
-    if (request.place_bytes == 0) continue;
-    // Once for each size, which doubles. The blocks wait until it is answered.
-    mapping_.Send(MakeScratch{.job = job.id(),
-                              .traffic_class = traffic_class,
-                              .gpu = wanted,
-                              .place_bytes = request.place_bytes,
-                              .places_count = request.places_count});
-  }
-}
-
 void Blocks::AddScratch(Job& job, ScratchMade made, TimeNs now) {
-  HR_CHECK(made.gpu >= transport::kHost && static_cast<std::size_t>(made.gpu + 1) <= kRailsMax,
-           static_cast<int>(made.gpu));
-  job.gpu_scratch[static_cast<std::size_t>(made.traffic_class)]
-                 [static_cast<std::size_t>(made.gpu + 1)]
-                     .Add(made.place_bytes, std::move(made.memory).value());
+  ScratchRequests::Add(job, std::move(made));
   Make(job, now);
 }
 
@@ -244,7 +221,7 @@ bool Blocks::MakeNext(Job& job, Operation& operation, TimeNs now) {
   if (NeedsScratch(job, operation, *block) && !AllocateScratch(job, operation, *block)) {
     const schedule::TrafficClass traffic_class = block->traffic_class();
     Free(job, *block);
-    AskForScratch(job, traffic_class);
+    scratch_.Ask(job, traffic_class);
     return false;
   }
   ++operation.blocks_made;

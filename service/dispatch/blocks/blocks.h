@@ -13,6 +13,7 @@
 
 #include "service/actor/outgoing.h"
 #include "service/actor/request.h"
+#include "service/dispatch/blocks/scratch_requests.h"
 #include "service/dispatch/blocks/wait_reasons.h"
 #include "service/dispatch/job/job.h"
 #include "service/dispatch/lanes/lanes.h"
@@ -29,7 +30,7 @@ class Blocks {
  public:
   // All outlive it.
   Blocks(Lanes& lanes, BoardWriter& board, Recorder& recorder, WaitReasons& wait_reasons,
-         Outgoing<MappingMessage>& mapping);
+         Outgoing<RpcMessage>& rpc, Outgoing<MappingMessage>& mapping);
 
   void AddJob(const Job& job, TimeNs now) {
     queue_.AddJob(job.id(), {});
@@ -50,7 +51,11 @@ class Blocks {
     queue_.SetPlannedInFlightMax(job, blocks_max);
   }
 
-  // Memory that the job's blocks lacked has been made.
+  // Memory that the job's blocks lack: it may be made, or why not; and it has been made.
+  [[nodiscard]] std::optional<Failure> OnScratchBooked(const Job& job,
+                                                       const ScratchBooked& message) {
+    return scratch_.OnBooked(job, message);
+  }
   void AddScratch(Job& job, struct ScratchMade made, TimeNs now);
 
   // Handles the end of a stage that a lane reports. Returns its operation, and what went wrong.
@@ -75,7 +80,6 @@ class Blocks {
 
  private:
   void Free(Job& job, Block& block);
-  void AskForScratch(Job& job, schedule::TrafficClass traffic_class);
 
   // The size of the operation's blocks; 0: it is one block.
   std::uint64_t BlockBytes(const Job& job, const Operation& operation, TimeNs now) const;
@@ -118,6 +122,7 @@ class Blocks {
   Recorder& recorder_;
   WaitReasons& wait_reasons_;
   Outgoing<MappingMessage>& mapping_;
+  ScratchRequests scratch_;
 };
 
 }  // namespace headrace::service

@@ -41,7 +41,7 @@ Flow::Flow(std::vector<LanePort> lanes, BoardWriter& board, Outgoing<PeersMessag
       wait_reasons_(recorder_),
       events_(watch),
       lanes_(std::move(lanes), board),
-      blocks_(lanes_, board, recorder_, wait_reasons_, mapping),
+      blocks_(lanes_, board, recorder_, wait_reasons_, rpc, mapping),
       settings_(blocks_, events_),
       plans_(lanes_, blocks_, board, recorder_, settings_, events_, peers, rpc, mapping),
       peers_(peers) {}
@@ -75,6 +75,11 @@ void Flow::AcceptSwitch(Job& job, const PlanSwitch& message, TimeNs now) {
   if (const auto failure = plans_.AcceptSwitch(job, message, now); failure) {
     FailGradients(job, *failure, now);
   }
+}
+
+void Flow::ScratchBooked(Job& job, const struct ScratchBooked& message, TimeNs now) {
+  if (auto failure = blocks_.OnScratchBooked(job, message))
+    FailJob(job, std::move(*failure), Found::kHere, now);
 }
 
 void Flow::ScratchMade(Job& job, struct ScratchMade message, TimeNs now) {

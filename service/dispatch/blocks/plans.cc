@@ -129,8 +129,10 @@ void Plans::PinResiduals(Job& job, const plan::Plan& plan) {
   const std::size_t size = residuals.pinned_ahead + job.gradients->bytes();
   const std::size_t pages = (size + ipc::kPageSize - 1) / ipc::kPageSize;
   residuals.pinning = Residuals::Pinning::kUnderWay;
-  mapping_.Send(service::PinResiduals{
-      job.id(), {residuals.memory - residuals.pinned_ahead, pages * ipc::kPageSize}});
+  mapping_.Send(
+      service::PinResiduals{job.id(),
+                            job.owner_uid(),
+                            {residuals.memory - residuals.pinned_ahead, pages * ipc::kPageSize}});
 }
 
 void Plans::ResidualsPinned(Job& job, struct ResidualsPinned message) {
@@ -156,13 +158,7 @@ std::optional<Failure> Plans::MakeFactors(Job& job, const plan::Plan& plan) {
 }
 
 void Plans::Book(Job& job, std::uint64_t bytes) {
-  for (const std::uint32_t rank : job.local()) {
-    if (job.residuals.booked_on) break;
-    const Session* const session = job.ranks()[rank].session.get();
-    if (session == nullptr || session->gradients() == nullptr) continue;
-    job.residuals.booked_on = session->identity().id;
-  }
-  if (job.residuals.booked_on) rpc_.Send(ResidualsAllocated{*job.residuals.booked_on, bytes});
+  if (const auto session = job.BookedOn()) rpc_.Send(ResidualsAllocated{*session, bytes});
 }
 
 void Plans::Offer(Job& job, const PlanOffer& message, TimeNs now) {
@@ -296,8 +292,7 @@ void Plans::FreeFactors(Job& job) {
   const WirePlan* const offered = job.gradients->offered();
   const std::uint64_t bytes = job.factors.FreeRoom(
       *job.gradients->plan()->plan, offered == nullptr ? nullptr : offered->plan.get());
-  if (bytes > 0 && job.residuals.booked_on)
-    rpc_.Send(ResidualsFreed{*job.residuals.booked_on, bytes});
+  if (bytes > 0 && job.booked_on) rpc_.Send(ResidualsFreed{*job.booked_on, bytes});
 }
 
 void Plans::EndIteration(Job& job, std::uint64_t iteration) {

@@ -81,7 +81,7 @@ class Plans {
   std::optional<Failure> MakeFactors(Job& job, const plan::Plan& plan);
   // Frees that of matrices whose factors have another rank by now.
   void FreeFactors(Job& job);
-  // Books memory of the job's own on the first rank of this node.
+  // Books memory of the job's own.
   void Book(Job& job, std::uint64_t bytes);
   // Whether the head must not begin even if its gradients are ready.
   bool IsHeldBack(Job& job, TimeNs now);

@@ -52,6 +52,36 @@ void Job::RaiseEpoch(std::uint32_t epoch) {
   restarts_ = std::max(restarts_, epoch - 1);
 }
 
+std::optional<SessionId> Job::BookedOn() {
+  for (const JobRank& entry : ranks_) {
+    if (booked_on) break;
+    if (entry.session != nullptr) booked_on = entry.session->identity().id;
+  }
+  return booked_on;
+}
+
+Status Job::CheckRemovable(std::uint32_t rank, SegmentId segment) {
+  const Session& session = *ranks_[rank].session;
+  const std::span<std::byte> memory = session.FindSegment(segment);
+  if (memory.empty()) {
+    return Error(Code::kNotFound, fmt::format("segment {} is not registered", segment.value));
+  }
+  if (session.HasTensorsIn(segment)) {
+    return Error(
+        Code::kInvalidArgument,
+        fmt::format("segment {} holds registered tensors, or residuals of the layout: release "
+                    "tensors first; what a layout is in lasts as long as the session",
+                    segment.value));
+  }
+  Status status;
+  ForEachOpen([&](const Operation& operation) {
+    if (!status || !Uses(operation, rank, memory)) return;
+    status = Error(Code::kBusy, fmt::format("segment {} is in use: {} is open; wait for it first",
+                                            segment.value, DescribeOperation(operation)));
+  });
+  return status;
+}
+
 Status Job::Form(JobNodes nodes) {
   std::vector<std::uint32_t> local;
   if (nodes.self < nodes.nodes.size()) local = nodes.nodes[nodes.self].ranks;

@@ -149,7 +149,6 @@ struct Residuals {
   Pinning pinning = Pinning::kNotAsked;
   transport::PinnedRange pinned;
   std::size_t pinned_ahead = 0;  // bytes from the first page to `memory`
-  std::optional<SessionId> booked_on;
   LeftOut left_out;
   bool servers_announced = false;  // that servers begin with none
 };
@@ -213,6 +212,11 @@ class Job {
   std::uint32_t attached() const;
   RankMask attached_ranks() const;
   bool HasSessions() const;
+  // Where memory of the job's own is booked: on the first session of this node that is there when
+  // there is some for the first time. Nothing: there is none.
+  std::optional<SessionId> BookedOn();
+  // kNotFound, kInvalidArgument or kBusy where that segment of the rank is in use, or is none.
+  Status CheckRemovable(std::uint32_t rank, SegmentId segment);
   // Whether anything was posted that has not ended.
   bool busy() const { return open.operations > 0 || (gradients && gradients->AnyOpen()); }
   // Iterations of which the rank has posted every gradient: none while no rank has a layout.
@@ -415,6 +419,8 @@ class Job {
   Measurements measured;
   Residuals residuals;
   MatrixFactors factors;
+  // On which memory of the job's own is booked, once there is some: until the job is over.
+  std::optional<SessionId> booked_on;
   // Codecs in which GPUs' memory crosses between its nodes from where it is, bit (1 <<
   // Codec::Kind).
   std::uint32_t device_codecs = 0;

@@ -189,6 +189,20 @@ TEST_F(GpuCodecs, TakeScratchOfTheGpuWhichIsSaidAndGivenBackWithTheJob) {
   EXPECT_LT(counts.mappings, before.mappings);
 }
 
+TEST_F(GpuCodecs, BookScratchInTheUnitsInWhichGpusGiveTheirMemory) {
+  const Ranks ranks{{0}, {1}};
+  constexpr Codec kCodecs[] = {Codec::kBFloat16};
+  NodesOfGpus& gpus = OnGpus(ranks, 1);
+  SumInCodecs(gpus, ranks, kCodecs);
+  const auto of_gpu = gpus.cluster.node(0).rpc().Of<service::BookScratch>();
+  ASSERT_EQ(of_gpu.size(), 1U);
+  EXPECT_EQ(of_gpu[0]->request.gpu, 0);
+  EXPECT_EQ(of_gpu[0]->bytes, std::uint64_t{2} << 20);
+  const auto of_host = gpus.cluster.node(1).rpc().Of<service::BookScratch>();
+  ASSERT_EQ(of_host.size(), 1U);
+  EXPECT_EQ(of_host[0]->bytes, 8 * kCodedBlockBytes);
+}
+
 TEST_F(GpuCodecs, LeaveToTheHostWhatAGpuHasNoMemoryForAndSayWhy) {
   const Ranks ranks{{0}, {1}};
   constexpr Codec kCodecs[] = {Codec::kBFloat16, Codec::kInt8Stochastic};

@@ -414,6 +414,41 @@ TEST_F(GpuScratch, IsAskedForOnceWatchHasRoom) {
   for (const ClientEnd* client : gpus.clients) ExpectOk(*client, 1);
 }
 
+// On one session, also where several classes of blocks need some, until the job is over.
+TEST_F(GpuScratch, IsBookedOnItsJobsFirstSessionHere) {
+  World& gpus = OnGpus({{0, 1}, {2}});
+  gpus.Form({{0, 1}, {2}});
+  gpus.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, kManyBlocks));
+  gpus.PostAll(OnSegment(Collective::kBroadcast, DType::kFloat32, kManyBlocks, 32768));
+  gpus.cluster.Advance(kSecond);
+  for (const ClientEnd* client : gpus.clients) ExpectOk(*client, 2);
+  HandDrivenNode& node = gpus.cluster.node(0);
+  const auto booked = node.rpc().Of<service::BookScratch>();
+  ASSERT_EQ(booked.size(), 2U);
+  for (const service::BookScratch* each : booked) {
+    EXPECT_EQ(each->session, gpus.clients[0]->id());
+    EXPECT_EQ(each->bytes, 8U * 1024) << "eight blocks";
+  }
+  node.Close(*gpus.clients[0], true, "left");
+  gpus.cluster.Advance(kMillisecond);
+  EXPECT_TRUE(node.rpc().Of<service::SessionDiscarded>().empty()) << "the job goes on";
+  node.Close(*gpus.clients[1], true, "left");
+  gpus.cluster.Advance(kMillisecond);
+  EXPECT_EQ(node.rpc().Of<service::SessionDiscarded>().size(), 2U);
+}
+
+TEST_F(GpuScratch, ThatItsUserMayNotHaveIsNotMadeAndEndsTheJobByName) {
+  World& gpus = OnGpus({{0}, {1}});
+  gpus.cluster.node(0).LimitScratch(8U * 1024 - 1);
+  gpus.Form({{0}, {1}});
+  gpus.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, kManyBlocks));
+  gpus.cluster.Advance(10 * kMillisecond);
+  ExpectFailed(*gpus.clients[0], 1, Code::kExhausted, {"take GPU memory to other nodes", "8192"});
+  CudaDoubleCounts counts{};
+  doubled_.counts(&counts);
+  EXPECT_EQ(counts.host_registrations, 1U) << "of the other node";
+}
+
 TEST_F(GpuScratch, ThatCannotBePinnedEndsTheJobByName) {
   doubled_.fail("cuMemHostRegister", 1, transport::CuResult::kOutOfMemory);
   World& gpus = OnGpus({{0}, {1}});

@@ -280,6 +280,34 @@ TEST_F(QuotaCalls, ResidualsThatTheServiceKeepsCountLikeASegment) {
   EXPECT_EQ(Register(rank).code, Code::kOk);
 }
 
+TEST_F(QuotaCalls, ScratchMemoryForGpusCountsLikeASegmentAndIsRefusedBeforeItIsMade) {
+  Begin({.quotas = {.memory = 2 * kQuotaSegmentSize}});
+  AttachedRank rank = Attach(0);
+  SessionId session{};
+  ASSERT_TRUE(stand_->dispatch().WaitFor<service::OpenSession>(1));
+  stand_->dispatch().Visit<service::OpenSession>(0, [&session](const service::OpenSession& opened) {
+    session = opened.session->identity().id;
+  });
+  const service::BookScratch wanted{session, kQuotaSegmentSize, {.job = JobId{7}, .gpu = 1}};
+  ASSERT_TRUE(stand_->rpc().Send(service::BookScratch{wanted}));
+  ASSERT_TRUE(stand_->dispatch().WaitFor<service::ScratchBooked>(1));
+  stand_->dispatch().Visit<service::ScratchBooked>(0, [](const service::ScratchBooked& booked) {
+    EXPECT_TRUE(booked.status.ok());
+    EXPECT_EQ(booked.request.job, JobId{7});
+    EXPECT_EQ(booked.request.gpu, 1);
+  });
+  ASSERT_EQ(Register(rank).code, Code::kOk);
+  EXPECT_EQ(Register(rank).code, Code::kExhausted);
+  ASSERT_TRUE(stand_->rpc().Send(service::BookScratch{wanted}));
+  ASSERT_TRUE(stand_->dispatch().WaitFor<service::ScratchBooked>(2));
+  stand_->dispatch().Visit<service::ScratchBooked>(1, [](const service::ScratchBooked& refused) {
+    ASSERT_FALSE(refused.status.ok());
+    EXPECT_EQ(refused.status.error().code(), Code::kExhausted);
+    EXPECT_VARYING_TEXT(refused.status.error().text(), "scratch memory for GPUs of",
+                        "(memory_per_uid)");
+  });
+}
+
 TEST_F(QuotaCalls, TheBoardShowsWhatAUserHasAndMayHave) {
   Begin({.connections_max = 8, .quotas = {.sessions = 3, .memory = 2 * kQuotaSegmentSize}});
   const auto shows = [this](const std::function<bool(const ipc::UserRow&)>& wanted) {

@@ -1,0 +1,67 @@
+#include "service/dispatch/blocks/scratch_requests.h"
+
+#include <utility>
+#include <vector>
+
+#include "ipc/base/check.h"
+
+namespace headrace::service {
+namespace {
+
+// Drivers give a GPU's memory in multiples of it.
+constexpr std::uint64_t kGpuUnit = std::uint64_t{2} << 20;
+
+std::uint64_t HeldBytes(const MakeScratch& request) {
+  const std::uint64_t bytes = request.place_bytes * request.places_count;
+  if (request.gpu == transport::kHost) return bytes;
+  return (bytes + kGpuUnit - 1) / kGpuUnit * kGpuUnit;
+}
+
+}  // namespace
+
+void ScratchRequests::Ask(Job& job, schedule::TrafficClass traffic_class) {
+  std::int8_t gpu = transport::kHost;  // stands first among the job's scratch
+  for (Scratch& scratch : job.gpu_scratch[static_cast<std::size_t>(traffic_class)]) {
+    const Scratch::Request wanted = scratch.TakeScratchRequest();
+    const MakeScratch request{.job = job.id(),
+                              .uid = job.owner_uid(),
+                              .traffic_class = traffic_class,
+                              .gpu = gpu++,
+                              .place_bytes = wanted.place_bytes,
+                              .places_count = wanted.places_count};
+    if (request.place_bytes == 0) continue;
+    const std::optional<SessionId> session = job.BookedOn();
+    HR_CHECK(session.has_value(), job.id().value);  // a rank of this node has posted
+    // Once for each size, which doubles. The blocks wait until it is answered.
+    rpc_.Send(BookScratch{.session = *session, .bytes = HeldBytes(request), .request = request});
+  }
+}
+
+std::optional<Failure> ScratchRequests::OnBooked(const Job& job, const ScratchBooked& message) {
+  if (!message.status) {
+    const Error error = message.status.error().Within("take GPU memory to other nodes");
+    return Failure{error.code(), error.text()};
+  }
+  if (!job.failed) mapping_.Send(message.request);
+  return {};
+}
+
+void ScratchRequests::Add(Job& job, ScratchMade made) {
+  HR_CHECK(made.gpu >= transport::kHost && static_cast<std::size_t>(made.gpu + 1) <= kRailsMax,
+           static_cast<int>(made.gpu));
+  job.gpu_scratch[static_cast<std::size_t>(made.traffic_class)]
+                 [static_cast<std::size_t>(made.gpu + 1)]
+                     .Add(made.place_bytes, std::move(made.memory).value());
+}
+
+void ScratchRequests::Discard(Job& job) {
+  for (Job::GpuScratch& of_class : job.gpu_scratch) {
+    for (Scratch& scratch : of_class) {
+      std::vector<ScratchMemory> memory = scratch.PopAll();
+      if (memory.empty()) continue;
+      mapping_.Send(DiscardScratch{std::move(memory), job.owner_uid()});
+    }
+  }
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,37 @@
+// Scratch memory for the blocks of jobs on GPUs: booked on the user whose job it is for, then made,
+// and given back with the job. Rpc does the first, mapping the others; blocks wait meanwhile.
+//
+// Owned by Blocks, on dispatch's thread.
+#pragma once
+
+#include <optional>
+
+#include "service/actor/outgoing.h"
+#include "service/dispatch/job/job.h"
+#include "service/dispatch/messages.h"
+#include "service/mapping/messages.h"
+#include "service/rpc/messages.h"
+#include "service/schedule/queue.h"
+
+namespace headrace::service {
+
+class ScratchRequests {
+ public:
+  // Both outlive it.
+  ScratchRequests(Outgoing<RpcMessage>& rpc, Outgoing<MappingMessage>& mapping)
+      : rpc_(rpc), mapping_(mapping) {}
+
+  // Asks for what a block of that class has found missing.
+  void Ask(Job& job, schedule::TrafficClass traffic_class);
+  // Has it made, or says why the job cannot go on.
+  [[nodiscard]] std::optional<Failure> OnBooked(const Job& job, const ScratchBooked& message);
+  static void Add(Job& job, ScratchMade made);
+  // The job is over. What was booked for it goes with the session that it is booked on.
+  void Discard(Job& job);
+
+ private:
+  Outgoing<RpcMessage>& rpc_;
+  Outgoing<MappingMessage>& mapping_;
+};
+
+}  // namespace headrace::service
