@@ -10,10 +10,11 @@ import time
 from typing import Any
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from cluster_case import DETECTION_S, SOON_S, await_true
+from cluster_case import DETECTION_S, await_true
 from join_test import HELD, JoinCase
 from support.cluster import Cluster, Services
 from support.elastic import LIMIT_S
+from support.patience import SOON_S
 from support.unittests import run_tests
 
 STEPS = 24
