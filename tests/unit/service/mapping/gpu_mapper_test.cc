@@ -115,7 +115,7 @@ TEST_F(GpuMapper, PinsResidualsAndUnpinsThemBeforeTheyAreUnmapped) {
   Mapping memory = Mapping::Anonymous(kGpuSize).value();
   const std::span<std::byte> bytes(memory.data(), kGpuSize);
   session->AddSegment(SegmentId{0}, std::move(memory));
-  EXPECT_TRUE(mapper_->inbox().Send(PinResiduals{JobId{1}, bytes}));
+  EXPECT_TRUE(mapper_->inbox().Send(PinResiduals{.job = JobId{1}, .memory = bytes}));
   Work();
   std::optional<ResidualsPinned> answer = dispatch.Take<ResidualsPinned>();
   ASSERT_TRUE(answer && answer->pinned.ok());
@@ -144,7 +144,8 @@ TEST_F(GpuMapper, SaysWhatTheDriverSaysOfResidualsThatItDoesNotPin) {
   mapper_->ConnectDispatch(dispatch);
   Mapping memory = Mapping::Anonymous(kGpuSize).value();
   doubled_.fail("cuMemHostRegister", 1, transport::CuResult::kOutOfMemory);
-  EXPECT_TRUE(mapper_->inbox().Send(PinResiduals{JobId{1}, {memory.data(), kGpuSize}}));
+  EXPECT_TRUE(
+      mapper_->inbox().Send(PinResiduals{.job = JobId{1}, .memory = {memory.data(), kGpuSize}}));
   Work();
   const std::optional<ResidualsPinned> answer = dispatch.Take<ResidualsPinned>();
   ASSERT_TRUE(answer.has_value());
