@@ -6,6 +6,7 @@ Nothing of it touches this machine's own packages, users or units.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -126,8 +127,9 @@ class Machine:
         """The process of that name, by the number that it has on the machine around."""
         listed = json.loads(subprocess.check_output(self._command("ps", "--format", "json", self._identity)))
         for pid in listed:
-            if Path(f"/proc/{pid}/comm").read_text().strip() == command:
-                return pid
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                if Path(f"/proc/{pid}/comm").read_text().strip() == command:
+                    return pid
         raise LookupError(f"the machine has no process {command}")
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import socket
 FIRST = 10000
 # Each port that was given out is a name that this process holds, so that no other test is given it. The kernel takes
 # the names back when the process ends.
-_held: list[socket.socket] = []
+_held: list[int] = []
 
 
 def free_port() -> int:
@@ -27,7 +27,7 @@ def free_port() -> int:
             name.bind(f"\0headrace-test-port-{port}")
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
-            _held.append(name)
+            _held.append(name.detach())
             return port
         name.close()
     raise RuntimeError(f"no port below {ephemeral} is free")

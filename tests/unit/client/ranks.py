@@ -5,6 +5,7 @@ ctest sets HEADRACE_BUILD (where the service is), HEADRACE_LIBRARY and PYTHONPAT
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import select
@@ -20,6 +21,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from support.service import Service
 
 __all__ = ["Rank", "Service", "ServiceCase", "run_ranks", "start_rank"]
+
+
+_PR_SET_PDEATHSIG = 1
 
 
 class ServiceCase(unittest.TestCase):
@@ -39,12 +43,14 @@ class ServiceCase(unittest.TestCase):
 
 
 class Rank:
-    """A forked process that runs one function; its result or exception comes back through a pipe."""
+    """A forked process that runs one function; its result or exception comes back through a pipe. It ends with
+    this process at the latest."""
 
     def __init__(self, function: Callable, *arguments: Any) -> None:
         read, write = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             os.close(read)
             self._run(write, function, arguments)
         os.close(write)
