@@ -68,12 +68,17 @@ def children_of(pid: int) -> list[int]:
         return []
 
 
+# Runs after the kernel was asked to end it with its parent, which may have ended before.
+_UNLESS_ORPHANED = 'test "$PPID" = "$0" && exec "$@"'
+
+
 class Here:
     """The machine as it is."""
 
     def start(self, command: list[str], **options: Any) -> Program:
         """Starts it with the options of subprocess.Popen."""
-        return Program(["setpriv", "--pdeathsig", "KILL", "--", *command], **options)
+        checked = ["sh", "-c", _UNLESS_ORPHANED, str(os.getpid()), *command]
+        return Program(["setpriv", "--pdeathsig", "KILL", "--", *checked], **options)
 
 
 HERE = Here()
