@@ -12,7 +12,7 @@ from collections.abc import Sequence
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from gpu_machine import DOUBLE, NCCL, lanes, machine
 from support.cluster import Cluster, Services
-from support.patience import await_equal
+from support.patience import await_equal, until
 from support.ranks import Rank, RankError, Ranks
 from support.service import Service, rank_environment
 
@@ -355,6 +355,9 @@ class TwoNodes(ReconnectCase):
     def test_it_is_the_same_when_the_other_nodes_ranks_come_first(self) -> None:
         self.kill_beside(first=2)
 
+    def epochs_of(self, job: str, service: Service) -> list[int]:
+        return [each["epoch"] for each in service.ctl_json("jobs")["jobs"] if each["name"] == job]
+
     def test_a_fresh_rank_beside_one_that_goes_on_is_told_at_once(self) -> None:
         beside = self.services.ranks([1, 1], job="beside")
         self.addCleanup(beside.__exit__)
@@ -373,7 +376,7 @@ class TwoNodes(ReconnectCase):
             member.receive()
         begin = time.monotonic()
         old[0].send("reconnect", timeout=LIMIT_S)
-        time.sleep(0.5)
+        until(lambda: self.epochs_of("mixed", self.services[0]) == [2], "the rank has come back, before the fresh one")
         fresh = Rank(
             self.services[1],
             1,
