@@ -22,8 +22,11 @@ namespace {
 // A holder that leaves removes its lock file, perhaps between our open and our lock; then the lock
 // is on a file that nobody else can find, and we begin again.
 constexpr int kLockAttemptsMax = 16;
-// Whoever asks for the lock's state (ipc/base/lock_file.h) has it for a moment.
+// Whoever asks for the lock's state (ipc/base/lock_file.h) shares it for a moment, which is long on
+// a machine that is busy: it is waited for longer than a service that ends, whose lock nobody
+// shares.
 constexpr int kLooksMax = 10;
+constexpr int kSharedLooksMax = 500;
 constexpr std::chrono::milliseconds kLookTime{20};
 // Users outside of the group could else take a lock that a killed service left, and keep it.
 constexpr mode_t kLockMode = 0640;
@@ -48,10 +51,24 @@ Error HeldBy(int fd, const std::string& path, std::string_view what) {
                   path, holder));
 }
 
-// Takes the lock, unless somebody has it for longer than a look. errno says why not.
+// Whether nobody has the lock for himself. Leaves it to all.
+bool IsShared(int fd) {
+  const bool shared = ::flock(fd, LOCK_SH | LOCK_NB) == 0;
+  if (shared) ::flock(fd, LOCK_UN);
+  return shared;
+}
+
+// Takes the lock, unless somebody has it for longer than some looks. errno says why not.
 bool TryLock(int fd) {
-  for (int look = 1; ::flock(fd, LOCK_EX | LOCK_NB) != 0; ++look) {
-    if (errno != EWOULDBLOCK || look == kLooksMax) return false;
+  int held = 0;
+  int shared = 0;
+  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return false;
+    ++(IsShared(fd) ? shared : held);
+    if (held == kLooksMax || shared == kSharedLooksMax) {
+      errno = EWOULDBLOCK;
+      return false;
+    }
     std::this_thread::sleep_for(kLookTime);
   }
   return true;

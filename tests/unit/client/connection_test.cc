@@ -22,6 +22,10 @@
 namespace headrace::client {
 namespace {
 
+// In place of the client's ten seconds. A service that lives answers in that time on a machine that
+// is busy.
+constexpr TimeNs kAnswered = kSecond;
+
 class LossRecorder final : public LossListener {
  public:
   void OnLost(const Error& loss) override {
@@ -174,7 +178,7 @@ TEST_F(ConnectionTest, NamesAServiceThatDoesNotAnswer) {
 
 TEST_F(ConnectionTest, GivesAServiceUpThatDoesNotAnswerACall) {
   BootstrapEnd service({.refusal = {}, .silent_pings = true, .answers_after = 1000});
-  const auto connection = Attach(service.path(), 20 * kMillisecond);
+  const auto connection = Attach(service.path(), kAnswered);
   ASSERT_TRUE(connection.ok());
   const auto segment = (*connection)->RegisterSegment(channel_.fd.get(), 4096);
   ASSERT_FALSE(segment.ok());
@@ -211,22 +215,21 @@ TEST_F(ConnectionTest, AsksAgainWhileAnOperationIsOpenAndTheServiceLives) {
 
 TEST_F(ConnectionTest, WaitsForASegmentAsLongAsTheServiceGetsOnWithIt) {
   const UniqueFd memory(::memfd_create("connection_test", MFD_CLOEXEC));
-  constexpr TimeNs kWait = 50 * kMillisecond;  // in place of the client's ten seconds
-  constexpr int kQuestions = 20;
+  constexpr int kQuestions = 4;
   BootstrapEnd service({.refusal = {}, .gets_on = kQuestions, .answers_after = kQuestions});
-  const auto connection = Attach(service.path(), kWait);
+  const auto connection = Attach(service.path(), kAnswered);
   ASSERT_TRUE(connection.ok());
   const TimeNs begun_ns = MonotonicNow();
   const auto segment = (*connection)->RegisterSegment(memory.get(), 4096);
   ASSERT_TRUE(segment.ok()) << segment.error().text();
   EXPECT_EQ(*segment, 3U);
-  EXPECT_GE(MonotonicNow() - begun_ns, kQuestions * kWait);
+  EXPECT_GE(MonotonicNow() - begun_ns, kQuestions * kAnswered);
 }
 
 TEST_F(ConnectionTest, WaitsNoLongerForASegmentThanTheServiceGetsOn) {
   const UniqueFd memory(::memfd_create("connection_test", MFD_CLOEXEC));
   BootstrapEnd service({.refusal = {}, .gets_on = 2, .answers_after = 1000});
-  const auto connection = Attach(service.path(), 50 * kMillisecond);
+  const auto connection = Attach(service.path(), kAnswered);
   ASSERT_TRUE(connection.ok());
   const auto segment = (*connection)->RegisterSegment(memory.get(), 4096);
   ASSERT_FALSE(segment.ok());

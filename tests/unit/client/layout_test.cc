@@ -118,7 +118,8 @@ TEST_F(LayoutTest, PostsRecordsThatTheServiceKnowsAsGradients) {
   EXPECT_LE(record.posted_ns, static_cast<std::uint64_t>(MonotonicNow()));
 }
 
-// Sleeps make sure of a least time; the order of magnitude is all that is looked at above it.
+// Sleeps make sure of a least time. A time in which nothing sleeps is at most what passes
+// meanwhile.
 TEST_F(LayoutTest, CarriesTheTimesOfTheForwardPassInThePostsAfterIt) {
   ASSERT_EQ(Create(), HR_OK) << error_.text;
   const auto sleep = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
@@ -127,9 +128,11 @@ TEST_F(LayoutTest, CarriesTheTimesOfTheForwardPassInThePostsAfterIt) {
   Serve();
   WaitFor(0);
   sleep();
+  const TimeNs begin = MonotonicNow();
   WaitFor(1);
   WaitFor(2);
   EXPECT_EQ(hr_layout_end_forward(layout_, &error_), HR_OK);
+  const auto passed = static_cast<std::uint64_t>(MonotonicNow() - begin);
   sleep();
   BeginBackward();
   PostAll();
@@ -137,8 +140,7 @@ TEST_F(LayoutTest, CarriesTheTimesOfTheForwardPassInThePostsAfterIt) {
   const ipc::GradientRecord middle = Take();
   const ipc::GradientRecord first = Take();
   EXPECT_GE(first.forward_ns, 20U * kMillisecond);
-  EXPECT_LT(middle.forward_ns, 20U * kMillisecond);
-  EXPECT_LT(last.forward_ns, 20U * kMillisecond);
+  EXPECT_LE(middle.forward_ns + last.forward_ns, passed);
   EXPECT_EQ(first.waited_ns + middle.waited_ns + last.waited_ns, 0U);
 }
 

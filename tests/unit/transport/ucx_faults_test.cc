@@ -128,7 +128,7 @@ TEST_F(UcxFaults, AKilledPeerEndsEverythingWithinASecond) {
   Begin();
   peer_.Kill();
   ASSERT_TRUE(DriveUntil(
-      sides_, [this] { return AllEnded() && here_.told.failures.contains(link_); }, kSecond));
+      sides_, [this] { return AllEnded() && here_.told.failures.contains(link_); }, kSoon));
   EXPECT_EQ(here_.told.sent[kSends], Code::kPeerLost);
   // The last bytes of a receive may have come already.
   EXPECT_NE(here_.told.received[received_token_], Code::kCancelled);
@@ -145,7 +145,7 @@ TEST_F(UcxFaults, AStoppedPeerDoesNotKeepAClosedLinkOpen) {
   ASSERT_FALSE(AllEnded());
   here_.wire->Close(link_);
   ASSERT_TRUE(DriveUntil(
-      sides_, [this] { return AllEnded(); }, kSecond));
+      sides_, [this] { return AllEnded(); }, kSoon));
   EXPECT_EQ(here_.told.sent[kSends], Code::kCancelled);
   EXPECT_NE(here_.told.received[received_token_], Code::kPeerLost);
   std::ranges::fill(target_, std::byte{});

@@ -96,7 +96,7 @@ TEST_F(UcxLinks, LeaveTheMemoryOfAReceiveAloneOnceItsEndIsTold) {
   ASSERT_FALSE(b_.told.received.contains(1000)) << "too quick for this test";
   b_.wire->Close(from_b);
   ASSERT_TRUE(DriveUntil(
-      {&b_}, [&] { return b_.told.received.contains(1000); }, kSecond));
+      {&b_}, [&] { return b_.told.received.contains(1000); }, kSoon));
   EXPECT_EQ(b_.told.received[1000], Code::kCancelled);
   std::ranges::fill(target, std::byte{});
   // The sender goes on and ends: nobody told it to stop.
@@ -146,7 +146,7 @@ TEST_F(UcxLinks, EndTheSendsOfAClosedLinkAndTheReceivesThere) {
   ASSERT_TRUE(DriveUntil(both_, [&] { return target[0] != std::byte{}; }));
   a_.wire->Close(link);
   ASSERT_TRUE(DriveUntil(
-      {&a_}, [&] { return a_.told.sent.size() == 2; }, kSecond));
+      {&a_}, [&] { return a_.told.sent.size() == 2; }, kSoon));
   EXPECT_EQ(a_.told.sent[1], Code::kCancelled);
   EXPECT_EQ(a_.told.sent[2], Code::kCancelled);
   ASSERT_TRUE(DriveUntil(both_, [&] { return b_.told.received.contains(1); }));
@@ -211,8 +211,7 @@ TEST_F(UcxLinks, FailWhenNobodyIsThere) {
   std::byte byte{};
   a_.wire->Send(*link, HeaderOf(1, 1), &byte, 1, 1);
   ASSERT_TRUE(DriveUntil(
-      {&a_}, [&] { return a_.told.failures.contains(*link) && a_.told.sent.contains(1); },
-      5 * kSecond));
+      {&a_}, [&] { return a_.told.failures.contains(*link) && a_.told.sent.contains(1); }, kSoon));
   EXPECT_EQ(a_.told.sent[1], Code::kPeerLost);
   EXPECT_FALSE(a_.told.failures[*link].empty());
   a_.wire->Send(*link, HeaderOf(1, 2), &byte, 1, 2);
@@ -300,8 +299,7 @@ TEST_F(UcxLinks, LeaveNoDescriptorsBehind) {
   for (int i = 0; i < 20; ++i) round();
   const std::size_t before = OpenDescriptors();
   for (int i = 0; i < 1000; ++i) round();
-  DriveUntil(
-      both_, [&] { return OpenDescriptors() <= before; }, kSecond);
+  DriveUntil(both_, [&] { return OpenDescriptors() <= before; });
   EXPECT_LE(OpenDescriptors(), before);
 }
 

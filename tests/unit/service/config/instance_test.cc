@@ -174,12 +174,12 @@ TEST_F(InstanceTest, SaysSoWhenTheHolderIsOnlyStarting) {
   EXPECT_TRUE(Has(Refused(), "a service that is just starting"));
 }
 
-// As headracectl does, in any moment of a start.
+// As headracectl does, in any moment of a start: for as long as a busy machine takes.
 TEST_F(InstanceTest, WaitsForWhoOnlyAsksForTheLocksState) {
   const UniqueFd lock(::open((board_ + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   ASSERT_EQ(::flock(lock.get(), LOCK_SH), 0);
   std::thread look([&lock] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
     ::flock(lock.get(), LOCK_UN);
   });
   const Result<Instance> instance = Instance::Claim(path_, board_, "headraced");

@@ -46,7 +46,7 @@ TEST(InboxReader, ATimerFiresBetweenMessagesThatNeverEnd) {
   auto reading = reader.Read().eagerlyEvaluate(nullptr);
   const TimeNs begin = MonotonicNow();
   io.provider->getTimer().afterDelay(5 * kj::MILLISECONDS).wait(io.waitScope);
-  EXPECT_LT(MonotonicNow() - begin, kSecond);
+  EXPECT_LT(MonotonicNow() - begin, 10 * kSecond) << "it would never fire";
   EXPECT_GT(handled, 0U);
 }
 

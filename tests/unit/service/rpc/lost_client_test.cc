@@ -23,7 +23,8 @@ namespace headrace::support {
 namespace {
 
 void ExpectLost(ControlStand& stand, const std::string& cause) {
-  ASSERT_TRUE(stand.dispatch().WaitFor<service::CloseSession>(1, kSecond)) << "within a second";
+  // Within a second, on a machine that is not busy; nothing here waits for any time-out.
+  ASSERT_TRUE(stand.dispatch().WaitFor<service::CloseSession>(1));
   stand.dispatch().Visit<service::CloseSession>(0, [&cause](const service::CloseSession& closed) {
     EXPECT_FALSE(closed.orderly);
     EXPECT_EQ(closed.cause, cause);
