@@ -515,10 +515,19 @@ void Dispatch::CloseSpanning(Job& job, std::uint32_t rank, bool orderly, const F
   parts_->flow.FailPairsOf(job, rank, failure, now);
 }
 
+// Where a rank of this node has left, there is no iteration to pin residuals for.
+void Dispatch::CancelPinning(Job& job) {
+  if (job.residuals.pinning != Residuals::Pinning::kUnderWay) return;
+  if (std::ranges::none_of(job.ranks(), &JobRank::gone)) return;
+  job.residuals.pinning = Residuals::Pinning::kCancelled;
+  mapping_.Send(service::CancelPinning{job.id()});
+}
+
 void Dispatch::DiscardGone(TimeNs now) {
   for (std::size_t i = 0; i < jobs_.size();) {
     Job& job = *jobs_[i];
-    if (job.residuals.pinning == Residuals::Pinning::kUnderWay) {
+    if (job.residuals.IsBeingPinned()) {
+      CancelPinning(job);
       ++i;
       continue;
     }

@@ -116,6 +116,7 @@ class Dispatch final : public Actor {
   void Close(SessionId id, bool orderly, Code code, const std::string& cause, TimeNs now);
   void CloseSpanning(Job& job, std::uint32_t rank, bool orderly, const Failure& failure,
                      TimeNs now);
+  void CancelPinning(Job& job);
   void DiscardGone(TimeNs now);
   void FinishDrain(TimeNs now);
   void PublishRows();

@@ -1,6 +1,7 @@
 #include "service/mapping/mapper.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "ipc/base/check.h"
@@ -144,14 +145,28 @@ void Mapper::Handle(DiscardSession message) {
 
 void Mapper::Handle(DiscardMemory message) { Unmap(message.uid, std::move(message.memory)); }
 
-void Mapper::Handle(const MakeScratch& message) { Add(message.uid, message); }
+void Mapper::Handle(const MakeScratch& message) {
+  Add(message.uid, ScratchMaking{.request = message, .memory = {}, .instead = {}});
+}
 
 void Mapper::Handle(DiscardScratch message) {
   const std::uint32_t uid = message.uid;
   Add(uid, std::move(message));
 }
 
-void Mapper::Handle(const PinResiduals& message) { Add(message.uid, message); }
+void Mapper::Handle(const PinResiduals& message) {
+  Add(message.uid, ResidualPinning{.request = message, .pinned = {}, .failure = {}});
+}
+
+void Mapper::Handle(const CancelPinning& message) {
+  for (auto& [uid, queue] : queues_) {
+    for (Work& work : queue) {
+      auto* const pinning = std::get_if<ResidualPinning>(&work);
+      if (pinning == nullptr || pinning->request.job != message.job) continue;
+      pinning->failure = Error(Code::kCancelled, "the job ended before its residuals were pinned");
+    }
+  }
+}
 
 void Mapper::Handle(DiscardResiduals message) {
   Unpinning work{.memory = {}, .pinned = std::move(message.pinned), .uid = message.uid};
@@ -235,51 +250,83 @@ Result<SegmentMemory> Mapper::Import(const MapDeviceSegment& message) {
   return memory;
 }
 
-bool Mapper::DoSlice(MakeScratch& work, TimeNs /*now*/) {
-  ScratchMade made{.job = work.job,
-                   .uid = work.uid,
-                   .traffic_class = work.traffic_class,
-                   .gpu = work.gpu,
-                   .place_bytes = work.place_bytes,
-                   .memory = Error(Code::kUnavailable, "this service has no GPU to make it for")};
-  if (gpus_ != nullptr) FillScratch(work, made);
-  HR_CHECK(dispatch_.has_value(), work.job.value);
+bool Mapper::DoSlice(ScratchMaking& work, TimeNs /*now*/) {
+  const MakeScratch& request = work.request;
+  const Result<bool> whole = MakeMore(work);
+  if (whole && !*whole) return false;
+  ScratchMade made{.job = request.job,
+                   .uid = request.uid,
+                   .traffic_class = request.traffic_class,
+                   .gpu = request.gpu,
+                   .place_bytes = request.place_bytes,
+                   .memory = Error(Code::kUnavailable, "this service has no GPU to make it for"),
+                   .instead = std::move(work.instead)};
+  if (whole) {
+    made.memory = std::move(*work.memory);
+  } else {
+    made.memory = whole.error();
+    DiscardScratch discarded{.memory = {}, .uid = request.uid};
+    if (work.memory) discarded.memory.push_back(std::move(*work.memory));
+    Add(request.uid, std::move(discarded));
+  }
+  HR_CHECK(dispatch_.has_value(), request.job.value);
   // A job asks once for each size of its places.
   dispatch_->Send(std::move(made));
   return true;
 }
 
-void Mapper::FillScratch(const MakeScratch& message, ScratchMade& made) const {
-  const std::uint64_t bytes = message.place_bytes * message.places_count;
-  HR_CHECK(bytes > 0 && bytes / message.places_count == message.place_bytes, message.job.value,
-           message.place_bytes, message.places_count);
-  if (message.gpu != transport::kHost) {
-    made.memory = ScratchMemory::OnGpu(*gpus_, message.gpu, bytes);
-    if (made.memory) return;
-    made.instead = made.memory.error().text();
+Result<bool> Mapper::MakeMore(ScratchMaking& work) const {
+  if (gpus_ == nullptr) return Error(Code::kUnavailable, "this service has no GPU to make it for");
+  const MakeScratch& request = work.request;
+  const std::uint64_t bytes = request.place_bytes * request.places_count;
+  HR_CHECK(bytes > 0 && bytes / request.places_count == request.place_bytes, request.job.value,
+           request.place_bytes, request.places_count);
+  if (!work.memory && request.gpu != transport::kHost) {
+    Result<ScratchMemory> of_gpu = ScratchMemory::OnGpu(*gpus_, request.gpu, bytes);
+    if (of_gpu) {
+      work.memory = std::move(of_gpu).value();
+      return true;
+    }
+    work.instead = of_gpu.error().text();
   }
-  made.memory = ScratchMemory::OnHost(*gpus_, bytes);
+  if (!work.memory) {
+    Result<ScratchMemory> of_host = ScratchMemory::OnHost(bytes);
+    if (!of_host) return of_host.error();
+    work.memory = std::move(of_host).value();
+  }
+  // Of two powers of two the larger has room for whole places.
+  HR_CHECK(std::has_single_bit(request.place_bytes), request.place_bytes);
+  return work.memory->PinMore(*gpus_, std::max<std::size_t>(kMappingSlice, request.place_bytes));
 }
 
-// Unmapped with the work.
 bool Mapper::DoSlice(DiscardScratch& work, TimeNs /*now*/) {
-  work.memory.clear();
-  return true;
+  if (!work.memory.empty() && work.memory.back().ReleaseEnd()) work.memory.pop_back();
+  return work.memory.empty();
 }
 
-bool Mapper::DoSlice(PinResiduals& work, TimeNs /*now*/) {
-  ResidualsPinned answer{
-      .job = work.job,
-      .pinned = Error(Code::kUnavailable, "this service has no GPU to pin it for")};
-  if (gpus_ != nullptr) answer.pinned = transport::PinnedRange::Pin(*gpus_, work.memory);
-  HR_CHECK(dispatch_.has_value(), work.job.value);
+bool Mapper::DoSlice(ResidualPinning& work, TimeNs /*now*/) {
+  if (gpus_ == nullptr && !work.failure) {
+    work.failure = Error(Code::kUnavailable, "this service has no GPU to pin it for");
+  }
+  if (work.failure) {
+    if (!work.pinned.UnpinEnd()) return false;
+  } else {
+    const std::span<std::byte> rest = work.request.memory.subspan(work.pinned.size());
+    const Status status =
+        work.pinned.Append(*gpus_, rest.first(std::min(kMappingSlice, rest.size())));
+    if (!status) work.failure = status.error();
+    if (!status || work.pinned.size() < work.request.memory.size()) return false;
+  }
+  ResidualsPinned answer{.job = work.request.job, .pinned = std::move(work.pinned)};
+  if (work.failure) answer.pinned = *work.failure;
+  HR_CHECK(dispatch_.has_value(), work.request.job.value);
   // A job asks once.
   dispatch_->Send(std::move(answer));
   return true;
 }
 
 bool Mapper::DoSlice(Unpinning& work, TimeNs /*now*/) {
-  work.pinned = {};
+  if (!work.pinned.UnpinEnd()) return false;
   for (SegmentMemory& memory : work.memory) Unmap(work.uid, std::move(memory));
   return true;
 }

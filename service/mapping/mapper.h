@@ -1,11 +1,12 @@
 // The mapping actor: maps clients' memory, unmaps memory that is no longer used, makes scratch
 // memory, and pins residuals for GPUs. Nothing on the data path waits for it; registrations do.
 //
-// It works in slices: a segment of the host is mapped and unmapped a few MiB at a time, and after
-// each slice the next uid has its turn, and of one uid the next segment. So a small registration is
-// done within about a slice of each uid and segment that is under way, however large those are.
-// Work that calls CUDA's driver is one slice, however long it takes; it waits for its turn
-// (transport/memory/memory_gate.h), and host segments continue meanwhile.
+// It works in slices: memory of the host is mapped, pinned, unpinned and unmapped a few MiB at a
+// time, and after each slice the next uid has its turn, and of one uid the next work. So a small
+// registration is done within about a slice of each uid and work that is under way, however large
+// those are. To map or make a GPU's memory is one slice, however long it takes. A slice that calls
+// CUDA's driver waits for its turn (transport/memory/memory_gate.h), and host segments continue
+// meanwhile.
 //
 // The service allocates no page of a client's segment: memory with holes is refused, and the rest
 // is only mapped. A hole that a client punches later is filled at the first access, which may
@@ -18,6 +19,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -33,7 +35,8 @@
 
 namespace headrace::service {
 
-// A slice of the host's memory that takes a few milliseconds.
+// A slice of the host's memory that takes a few milliseconds; scratch whose places are larger is
+// pinned place by place, since a copy must not reach over two slices.
 inline constexpr std::size_t kMappingSlice = std::size_t{16} << 20;
 // Between two times of SegmentProgress for one segment.
 inline constexpr TimeNs kProgressPeriod = 50 * kMillisecond;
@@ -80,8 +83,18 @@ class Mapper final : public Actor {
     transport::PinnedRange pinned;
     std::uint32_t uid = 0;  // whose the memory is
   };
-  using Work = std::variant<HostMapping, Unmapping, MapDeviceSegment, MakeScratch, DiscardScratch,
-                            PinResiduals, Unpinning>;
+  struct ScratchMaking {
+    MakeScratch request;
+    std::optional<ScratchMemory> memory;  // as far as it is pinned
+    std::string instead;                  // why it is not the GPU's
+  };
+  struct ResidualPinning {
+    PinResiduals request;
+    transport::PinnedRange pinned;
+    std::optional<Error> failure;  // why what is pinned goes again
+  };
+  using Work = std::variant<HostMapping, Unmapping, MapDeviceSegment, ScratchMaking, DiscardScratch,
+                            ResidualPinning, Unpinning>;
 
   void Handle(MapSegment message);
   void Handle(MapDeviceSegment message);
@@ -91,6 +104,7 @@ class Mapper final : public Actor {
   void Handle(const MakeScratch& message);
   void Handle(DiscardScratch message);
   void Handle(const PinResiduals& message);
+  void Handle(const CancelPinning& message);
   void Handle(DiscardResiduals message);
   void Handle(const Ping& message);
 
@@ -98,9 +112,9 @@ class Mapper final : public Actor {
   bool DoSlice(HostMapping& work, TimeNs now);
   bool DoSlice(Unmapping& work, TimeNs now);
   bool DoSlice(MapDeviceSegment& work, TimeNs now);
-  bool DoSlice(MakeScratch& work, TimeNs now);
+  bool DoSlice(ScratchMaking& work, TimeNs now);
   bool DoSlice(DiscardScratch& work, TimeNs now);
-  bool DoSlice(PinResiduals& work, TimeNs now);
+  bool DoSlice(ResidualPinning& work, TimeNs now);
   bool DoSlice(Unpinning& work, TimeNs now);
 
   // Whether it asks CUDA's driver.
@@ -118,7 +132,8 @@ class Mapper final : public Actor {
   Status Begin(HostMapping& work);
   void Answer(SegmentMapped answer);
   Result<SegmentMemory> Import(const MapDeviceSegment& message);
-  void FillScratch(const MakeScratch& message, ScratchMade& made) const;
+  // One slice of it; whether it is made.
+  Result<bool> MakeMore(ScratchMaking& work) const;
 
   Outgoing<RpcMessage> rpc_;
   GpuRows gpu_rows_;

@@ -72,6 +72,10 @@ struct PinResiduals {
   std::uint32_t uid = 0;
   std::span<std::byte> memory;
 };
+// It is not needed any more: the answer may be an error, kCancelled, and comes soon.
+struct CancelPinning {
+  JobId job;
+};
 // Gives back memory of the service's own that was pinned; no lane uses it any more.
 struct DiscardResiduals {
   Mapping memory;
@@ -80,6 +84,6 @@ struct DiscardResiduals {
 };
 using MappingMessage =
     std::variant<MapSegment, MapDeviceSegment, CancelMapping, DiscardSession, DiscardMemory,
-                 MakeScratch, DiscardScratch, PinResiduals, DiscardResiduals, Ping>;
+                 MakeScratch, DiscardScratch, PinResiduals, CancelPinning, DiscardResiduals, Ping>;
 
 }  // namespace headrace::service

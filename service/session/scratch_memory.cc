@@ -8,8 +8,8 @@
 
 namespace headrace::service {
 
-Result<ScratchMemory> ScratchMemory::OnHost(const transport::Gpus& gpus, std::size_t size) {
-  Result<transport::PinnedMemory> pinned = transport::PinnedMemory::Allocate(gpus, size);
+Result<ScratchMemory> ScratchMemory::OnHost(std::size_t size) {
+  Result<transport::PinnedMemory> pinned = transport::PinnedMemory::Reserve(size);
   if (!pinned) return pinned.error();
   return ScratchMemory(std::move(pinned).value());
 }

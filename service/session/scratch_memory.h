@@ -22,12 +22,26 @@ class ScratchMemory {
  public:
   ScratchMemory() = default;
 
-  // Errors: what the system or the driver says, and how much was wanted.
-  static Result<ScratchMemory> OnHost(const transport::Gpus& gpus, std::size_t size);
+  // The host's, of which nothing is pinned yet. Errors: what the system says, and how much was
+  // wanted.
+  static Result<ScratchMemory> OnHost(std::size_t size);
+  // Pins up to `most` bytes more of it, whole pages; whether that is all. Errors: what the driver
+  // says.
+  Result<bool> PinMore(const transport::Gpus& gpus, std::size_t most) {
+    return std::get<transport::PinnedMemory>(memory_).PinMore(gpus, most);
+  }
   // kUnavailable where another of the GPUs has no direct path to this one; else what the driver
   // says, and how much was wanted.
   static Result<ScratchMemory> OnGpu(const transport::Gpus& gpus, transport::CuDevice device,
                                      std::size_t size);
+
+  // Gives back what was pinned last; a GPU's memory goes whole. True when nothing is left.
+  bool ReleaseEnd() {
+    auto* const pinned = std::get_if<transport::PinnedMemory>(&memory_);
+    if (pinned != nullptr) return pinned->ReleaseEnd();
+    memory_ = transport::PinnedMemory();
+    return true;
+  }
 
   std::byte* on_gpus() const {
     const auto* arena = std::get_if<transport::DeviceArena>(&memory_);

@@ -137,12 +137,14 @@ void Plans::PinResiduals(Job& job, const plan::Plan& plan) {
 
 void Plans::ResidualsPinned(Job& job, struct ResidualsPinned message) {
   Residuals& residuals = job.residuals;
-  HR_CHECK(residuals.pinning == Residuals::Pinning::kUnderWay, job.id().value);
+  HR_CHECK(residuals.IsBeingPinned(), job.id().value);
+  const bool cancelled = residuals.pinning == Residuals::Pinning::kCancelled;
   residuals.pinning = message.pinned ? Residuals::Pinning::kDone : Residuals::Pinning::kOver;
   if (message.pinned) {
     residuals.pinned = std::move(message.pinned).value();
     return;
   }
+  if (cancelled) return;
   events_.Report(
       job, Code::kUnavailable,
       fmt::format("its gradients are compressed by the host and not by GPUs, since these "

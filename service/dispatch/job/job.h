@@ -144,8 +144,12 @@ struct Residuals {
   std::optional<std::uint32_t> of_rank;  // whose memory it is
   Mapping own;
   // Mapping pins its pages where GPUs encode gradients. Until the answer is there, nobody unmaps
-  // it. kOver: that was refused, or they are given back.
-  enum class Pinning : std::uint8_t { kNotAsked, kUnderWay, kDone, kOver };
+  // it, also once it is not wanted any more (kCancelled). kOver: that was refused, or they are
+  // given back.
+  enum class Pinning : std::uint8_t { kNotAsked, kUnderWay, kCancelled, kDone, kOver };
+  bool IsBeingPinned() const {
+    return pinning == Pinning::kUnderWay || pinning == Pinning::kCancelled;
+  }
   Pinning pinning = Pinning::kNotAsked;
   transport::PinnedRange pinned;
   std::size_t pinned_ahead = 0;  // bytes from the first page to `memory`

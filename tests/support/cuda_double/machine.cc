@@ -238,8 +238,22 @@ bool IsPinned(CuAddress address, std::size_t size) {
   return offset < range->second.size && size <= range->second.size - offset;
 }
 
+namespace {
+
+// Memory of the host that was pinned part by part, without a gap.
+bool IsPinnedInParts(CuAddress address, std::size_t size) {
+  const CuAddress end = address + size;
+  while (address < end && IsPinned(address, 1)) {
+    const auto& range = *std::prev(TheMachine().host_ranges.upper_bound(address));
+    address = range.first + range.second.size;
+  }
+  return address >= end;
+}
+
+}  // namespace
+
 bool MayTouch(int ordinal, CuAddress address, std::size_t size, bool writes) {
-  if (size == 0 || IsPinned(address, size)) return true;
+  if (size == 0 || IsPinnedInParts(address, size)) return true;
   const auto& machine = TheMachine();
   const auto needed = static_cast<unsigned>(writes ? CuAccess::kReadWrite : CuAccess::kRead);
   const CuAddress end = address + size;

@@ -375,6 +375,8 @@ TEST_F(GpuCodedGradients, AreNotUnmappedWhileTheyAreBeingPinned) {
   EXPECT_TRUE(node.Discarded(*gpus.clients[0]));
   EXPECT_EQ(HostRegistrations(), 1U) << "of the other node";
   EXPECT_EQ(node.discarded_in_use(), 0U);
+  EXPECT_THAT(node.watch_tap().events, Not(Contains(HasSubstr("compressed by the host"))))
+      << "nobody needs them any more";
 }
 
 TEST_F(GpuCodedGradients, AreEncodedByTheHostWhereGpusDoNotReachWhatIsLeftOut) {

@@ -1,6 +1,7 @@
 // The mapper as it maps GPUs' memory: what the board says of it, and what the driver refuses.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 
@@ -115,7 +116,7 @@ TEST_F(GpuMapper, PinsResidualsAndUnpinsThemBeforeTheyAreUnmapped) {
   Mapping memory = Mapping::Anonymous(kGpuSize).value();
   const std::span<std::byte> bytes(memory.data(), kGpuSize);
   session->AddSegment(SegmentId{0}, std::move(memory));
-  EXPECT_TRUE(mapper_->inbox().Send(PinResiduals{.job = JobId{1}, .memory = bytes}));
+  EXPECT_TRUE(mapper_->inbox().Send(PinResiduals{JobId{1}, 0, bytes}));
   Work();
   std::optional<ResidualsPinned> answer = dispatch.Take<ResidualsPinned>();
   ASSERT_TRUE(answer && answer->pinned.ok());
@@ -138,14 +139,132 @@ TEST_F(GpuMapper, PinsResidualsAndUnpinsThemBeforeTheyAreUnmapped) {
   EXPECT_EQ(counts.host_registrations, 0U);
 }
 
+// What a job needs pinned in slices, and what others register meanwhile.
+class SlicedPinning : public GpuMapper {
+ protected:
+  static constexpr std::size_t kSlices = 4;
+
+  void SetUp() override {
+    Start();
+    mapper_->ConnectDispatch(dispatch_);
+  }
+  std::span<std::byte> Memory() {
+    if (!memory_) memory_ = Mapping::Anonymous(kSlices * kMappingSlice).value();
+    return {memory_.data(), memory_.size()};
+  }
+  std::uint64_t Registrations() const {
+    CudaDoubleCounts counts{};
+    doubled_.counts(&counts);
+    return counts.host_registrations;
+  }
+  void RegisterForAnother() {
+    ipc::SealedMemory memory = ipc::CreateSealedMemory("headrace-test", kGpuSize).value();
+    std::memset(memory.mapping.data(), 1, kGpuSize);
+    EXPECT_TRUE(mapper_->inbox().Send(
+        MapSegment{.memory = std::move(memory.fd), .size = kGpuSize, .token = 2, .uid = 1001}));
+  }
+  // One slice each.
+  void Slices(std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) mapper_->DoWork(0);
+  }
+
+  Mapping memory_;
+  support::RecordingInbox<DispatchMessage> dispatch_;
+};
+
+TEST_F(SlicedPinning, OfResidualsLetsRegistrationsOfOthersPass) {
+  EXPECT_TRUE(mapper_->inbox().Send(PinResiduals{JobId{1}, 1000, Memory()}));
+  Slices(1);
+  EXPECT_EQ(Registrations(), 1U);
+  RegisterForAnother();
+  Slices(2);
+  EXPECT_TRUE(rpc_.Take<SegmentMapped>().has_value());
+  EXPECT_EQ(Registrations(), 2U);
+  EXPECT_FALSE(dispatch_.Take<ResidualsPinned>().has_value());
+  Work();
+  std::optional<ResidualsPinned> answer = dispatch_.Take<ResidualsPinned>();
+  ASSERT_TRUE(answer && answer->pinned.ok());
+  EXPECT_EQ(Registrations(), kSlices);
+  EXPECT_EQ(answer->pinned->size(), Memory().size());
+  const auto address = reinterpret_cast<transport::CuAddress>(answer->pinned->on_gpus());
+  EXPECT_NE(doubled_.may_touch(1, address, Memory().size(), 1), 0) << "in one piece";
+  EXPECT_TRUE(mapper_->inbox().Send(
+      DiscardResiduals{std::move(memory_), std::move(*answer->pinned), 1000}));
+  Slices(1);
+  EXPECT_EQ(Registrations(), kSlices - 1);
+  RegisterForAnother();
+  Slices(2);
+  EXPECT_TRUE(rpc_.Take<SegmentMapped>().has_value());
+  EXPECT_GT(Registrations(), 0U);
+  Work();
+  EXPECT_EQ(Registrations(), 0U);
+}
+
+TEST_F(SlicedPinning, OfResidualsEndsWithItsJobAndLeavesNothingPinned) {
+  EXPECT_TRUE(mapper_->inbox().Send(PinResiduals{JobId{1}, 1000, Memory()}));
+  Slices(2);
+  EXPECT_TRUE(mapper_->inbox().Send(CancelPinning{JobId{2}}));
+  Slices(1);
+  EXPECT_EQ(Registrations(), 3U) << "of another job";
+  EXPECT_TRUE(mapper_->inbox().Send(CancelPinning{JobId{1}}));
+  Slices(1);
+  EXPECT_EQ(Registrations(), 2U);
+  EXPECT_FALSE(dispatch_.Take<ResidualsPinned>().has_value()) << "nobody may unmap it yet";
+  Work();
+  const std::optional<ResidualsPinned> answer = dispatch_.Take<ResidualsPinned>();
+  ASSERT_TRUE(answer && !answer->pinned.ok());
+  EXPECT_EQ(answer->pinned.error().code(), Code::kCancelled);
+  EXPECT_EQ(Registrations(), 0U);
+}
+
+TEST_F(SlicedPinning, OfResidualsThatTheDriverStopsLeavesNothingPinned) {
+  doubled_.fail("cuMemHostRegister", 3, transport::CuResult::kOutOfMemory);
+  EXPECT_TRUE(mapper_->inbox().Send(PinResiduals{JobId{1}, 1000, Memory()}));
+  Slices(3);
+  EXPECT_EQ(Registrations(), 2U);
+  Work();
+  const std::optional<ResidualsPinned> answer = dispatch_.Take<ResidualsPinned>();
+  ASSERT_TRUE(answer && !answer->pinned.ok());
+  EXPECT_EQ(answer->pinned.error().code(), Code::kExhausted);
+  EXPECT_EQ(Registrations(), 0U);
+}
+
+// No place reaches over two slices, whatever its size.
+TEST_F(SlicedPinning, OfScratchLetsRegistrationsOfOthersPass) {
+  for (const std::uint64_t place : {std::uint64_t{4} << 20, std::uint64_t{32} << 20}) {
+    const std::uint64_t slices = place > kMappingSlice ? 2 : kSlices;
+    const std::uint64_t bytes = slices * std::max<std::uint64_t>(place, kMappingSlice);
+    EXPECT_TRUE(mapper_->inbox().Send(MakeScratch{
+        .job = JobId{1}, .uid = 1000, .place_bytes = place, .places_count = bytes / place}));
+    Slices(1);
+    EXPECT_EQ(Registrations(), 1U);
+    RegisterForAnother();
+    Slices(1);
+    EXPECT_TRUE(rpc_.Take<SegmentMapped>().has_value());
+    EXPECT_FALSE(dispatch_.Take<ScratchMade>().has_value());
+    Work();
+    std::optional<ScratchMade> made = dispatch_.Take<ScratchMade>();
+    ASSERT_TRUE(made && made->memory.ok());
+    EXPECT_EQ(Registrations(), slices);
+    EXPECT_EQ(made->memory->size(), bytes);
+    DiscardScratch discarded{.memory = {}, .uid = 1000};
+    discarded.memory.push_back(std::move(*made->memory));
+    made.reset();
+    EXPECT_TRUE(mapper_->inbox().Send(std::move(discarded)));
+    Slices(1);
+    EXPECT_EQ(Registrations(), slices - 1);
+    Work();
+    EXPECT_EQ(Registrations(), 0U);
+  }
+}
+
 TEST_F(GpuMapper, SaysWhatTheDriverSaysOfResidualsThatItDoesNotPin) {
   Start();
   support::RecordingInbox<DispatchMessage> dispatch;
   mapper_->ConnectDispatch(dispatch);
   Mapping memory = Mapping::Anonymous(kGpuSize).value();
   doubled_.fail("cuMemHostRegister", 1, transport::CuResult::kOutOfMemory);
-  EXPECT_TRUE(
-      mapper_->inbox().Send(PinResiduals{.job = JobId{1}, .memory = {memory.data(), kGpuSize}}));
+  EXPECT_TRUE(mapper_->inbox().Send(PinResiduals{JobId{1}, 0, {memory.data(), kGpuSize}}));
   Work();
   const std::optional<ResidualsPinned> answer = dispatch.Take<ResidualsPinned>();
   ASSERT_TRUE(answer.has_value());
