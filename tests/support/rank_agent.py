@@ -231,17 +231,17 @@ class Agent:
             self.layout.end_forward()
         return time.monotonic() - begin
 
-    def register_again_and_again(self, name: str, count: int, seconds: float) -> int:
-        """Registers so many tensors in one call and releases them, for a while; how often."""
-        import time
-
+    def register_again_and_again(self, name: str, count: int, until: str) -> int:
+        """Registers so many tensors in one call and releases them, until that path is there; how often."""
         arena = self.session.arena(64 * count)
-        end = time.monotonic() + seconds
         times = 0
-        while time.monotonic() < end:
-            for tensor in arena.tensors([((1,), "float32", f"{name}.{i}", i) for i in range(count)]):
-                tensor.release()
+        while not os.path.exists(until):
+            tensors = arena.tensors([((1,), "float32", f"{name}.{i}", i) for i in range(count)])
             times += 1
+            for tensor in tensors:
+                if os.path.exists(until):
+                    break
+                tensor.release()
         return times
 
     def rounds(self, job: str, count: int, how: str) -> int:

@@ -18,8 +18,8 @@ namespace headrace::transport {
 
 // Waits are for the kernel's sockets, so tests see real time; this is how long a failure takes.
 inline constexpr TimeNs kPatience = 20 * kSecond;
-// Of what is told at once: more than a busy machine takes, and less than the four seconds after which
-// the kernel misses a silent peer.
+// Of what is told at once: more than a busy machine takes, and less than the four seconds after
+// which the kernel misses a silent peer.
 inline constexpr TimeNs kSoon = 3 * kSecond;
 
 // Notes what a wire tells. By default it drops what is announced unless `on_announced` says more.
