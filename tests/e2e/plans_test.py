@@ -113,7 +113,7 @@ class Plans(unittest.TestCase):
         self.assertIn("node b", output)
 
     def test_another_policy_reaches_every_node_of_a_job_that_trains(self) -> None:
-        ranks = self.start("policies")
+        ranks = self.start("policies", model="resnet50")
         first = self.equal_plans("policies", "exact")
         self.assertEqual(first[0]["hash"], first[1]["hash"])
         code, text = self.services[1].ctl("policy", "policies", "bytescheduler")
