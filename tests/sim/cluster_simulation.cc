@@ -57,7 +57,8 @@ support::ClusterSpec ClusterSimulation::AnyCluster() {
   network.detection_ns = static_cast<TimeNs>(dice_.Between(1, kDetection));
   if (mood_ == ClusterMood::kStrangers) network.duplicate_share = 0.05;
   const bool stand_in = mood_ == ClusterMood::kRails;
-  if (stand_in) network.eager_size = 8192;  // rails that stand in carry no larger ones
+  // Rails that stand in carry no larger ones, and notices are such.
+  if (stand_in) network.eager_size = transport::kNoticeBytesMax + 1;
   transport::LoopbackOptions loopback;
   loopback.transfers_max = static_cast<std::uint32_t>(dice_.Between(1, 8));
   loopback.ns_per_byte = static_cast<double>(dice_.Below(20));

@@ -53,7 +53,8 @@ support::ClusterSpec ElasticCluster::AnyCluster() {
   network.eager_size = dice.Chance(50) ? 8192 : dice.Below(512);
   network.detection_ns = static_cast<TimeNs>(dice.Between(1, kElasticDetection));
   const bool stand_in = shape.faults.contains(ElasticFault::kRail);
-  if (stand_in) network.eager_size = 8192;  // rails that stand in carry no larger ones
+  // Rails that stand in carry no larger ones, and notices are such.
+  if (stand_in) network.eager_size = transport::kNoticeBytesMax + 1;
   transport::LoopbackOptions loopback;
   loopback.transfers_max = static_cast<std::uint32_t>(dice.Between(1, 8));
   loopback.ns_per_byte = static_cast<double>(dice.Below(20));
