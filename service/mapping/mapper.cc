@@ -294,7 +294,7 @@ Result<bool> Mapper::MakeMore(ScratchMaking& work) const {
     if (!of_host) return of_host.error();
     work.memory = std::move(of_host).value();
   }
-  // Of two powers of two the larger has room for whole places.
+  // Both are powers of two, so the larger one has room for whole places.
   HR_CHECK(std::has_single_bit(request.place_bytes), request.place_bytes);
   return work.memory->PinMore(*gpus_, std::max<std::size_t>(kMappingSlice, request.place_bytes));
 }
