@@ -17,7 +17,7 @@ from support.service import Service
 STEPS = 40
 LAYERS = 7  # of 3 MiB with their optimizer state; the first pieces have one each
 PIECES_MIN = 4  # that such a state makes, each of which may be twice as large as the one before
-WIDE = {"layers": 0, "width": 1 << 17}  # one parameter of 24 MiB with its state, beside small ones
+WIDE = {"layers": 0, "width": 1 << 16}  # one parameter of 12 MiB with its state, beside small ones
 TRAINED = {"layers": LAYERS, "pause": 0.1, "steps": STEPS, "first": 0}
 NEW = MEMBERS_MAX  # the first that joins
 
@@ -93,7 +93,7 @@ class OneNode(HandOverCase):
         run, joiner = self.begin([self.service] * 3, self.service)
         self.require_joined(run, joiner, PIECES_MIN, LAYERS + 8)
 
-    def test_it_gets_whole_parameters_where_their_elements_may_depend_on_each_other(self) -> None:
+    def test_it_gets_whole_parameters_and_what_the_optimizer_keeps_outside_of_them(self) -> None:
         run, joiner = self.begin([self.service] * 2, self.service, own=True)
         self.require_joined(run, joiner, PIECES_MIN, LAYERS + 8, own=True)
 

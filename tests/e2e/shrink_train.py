@@ -13,7 +13,7 @@ each step. A rank that joins begins with the job's next step. Prints one JSON li
 resized, the first step, a digest of parameters and optimizer state, and what init() warned of; rank 0 saves
 parameters and state to ``grown`` when others join. ``rank`` and ``world_size``, where given, stand in for the
 environment's. With ``layers`` the model has so many layers of 1 MiB more, and the learning rate changes in each step.
-``width``: how many rows of 64 bytes the first layer has. ``own``: the optimizer's class is not one of torch's.
+``width``: how many rows of 64 bytes the first layer has. ``own``: the optimizer is OwnSGD.
 ``clip`` is the optimizer's clip_norm; in the steps of ``reads`` the script clips by itself. After the step of
 ``hold`` each step lasts ``pause`` seconds more (0.02).
 """
@@ -49,8 +49,22 @@ def digest_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
     return digest.hexdigest()
 
 
-class OwnAdamW(torch.optim.AdamW):
-    """Of which nobody knows what its update of an element depends on."""
+class OwnSGD(torch.optim.SGD):
+    """No class of torch's; its learning rate falls with the steps that the program counts in the optimizer's state."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """State that is of no parameter."""
+        return self.state["counts"]
+
+    def step(self, closure: None = None) -> None:
+        """With the rate of now, for some of the parameters."""
+        rates = [group["lr"] for group in self.param_groups]
+        for group in self.param_groups:
+            group["lr"] /= 1 + 0.1 * self.counts.get("steps", 0)
+        super().step(closure)
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            group["lr"] = rate
 
 
 def build(asked: dict[str, Any]) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -62,7 +76,9 @@ def build(asked: dict[str, Any]) -> tuple[torch.nn.Module, torch.optim.Optimizer
     for _ in range(deep):
         layers += [torch.nn.Linear(width, width), torch.nn.Tanh()]
     model = torch.nn.Sequential(*layers, torch.nn.Linear(width, 4))
-    adam = (OwnAdamW if asked.get("own") else torch.optim.AdamW)(model.parameters(), 1e-2)
+    adam: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    if asked.get("own"):
+        adam = OwnSGD(model.parameters(), 1e-2, momentum=0.9)
     if asked.get("load"):
         parameters, state = torch.load(asked["load"])
         model.load_state_dict(parameters)
@@ -123,6 +139,8 @@ def main() -> int:
             optimizer.clip_grad_norm_(0.05)
         if asked.get("layers"):
             adam.param_groups[0]["lr"] = 1e-2 / (1 + 0.2 * step)
+        if asked.get("own"):
+            adam.counts["steps"] = adam.counts.get("steps", 0) + 1
         optimizer.step()
         losses.append(repr(loss.item()))
     optimizer.synchronize()

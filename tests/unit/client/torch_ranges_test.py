@@ -200,6 +200,27 @@ class OfElements(unittest.TestCase):
         self.assertFalse(is_divisible(self.parameter, {"row": torch.zeros(2)}))
 
 
+class Outside(unittest.TestCase):
+    """State of an optimizer that is of no parameter."""
+
+    def test_it_is_replaced_and_parameters_state_is_not(self) -> None:
+        parameter = torch.nn.Parameter(torch.ones(3))
+        optimizer = torch.optim.SGD([parameter], 0.1, momentum=0.9)
+        parameter.grad = torch.ones(3)
+        optimizer.step()
+        updates = Updates(optimizer)
+        self.assertEqual(updates.outside(), {})
+        optimizer.state["old"] = {"n": 1}
+        gone = torch.zeros(2)  # a parameter that is in no group any more
+        optimizer.state[gone] = {"n": 2}
+        old, other = updates.outside()
+        self.assertEqual(old, "old")
+        self.assertIs(other, gone)
+        updates.set_outside({"new": {"n": 3}})
+        self.assertEqual(updates.outside(), {"new": {"n": 3}})
+        self.assertTrue(torch.equal(updates.state_of(parameter)["momentum_buffer"], torch.ones(3)))
+
+
 class OneRank:
     """A session of a rank that compares itself with another, whose digests it was given."""
 

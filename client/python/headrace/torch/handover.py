@@ -29,8 +29,11 @@ most. Nor do the others wait for the newcomer's updates: it makes them while the
 zeros before their next gradients.
 
 If a rank is lost in the middle, the ranks meet as after any loss, and what a newcomer has by then is given up: it
-listens again from the first piece on. A state that is as small as a first piece is handed over at once, while the
-others wait, and so is one that has more than values of each parameter.
+listens again from the first piece on.
+
+What the optimizer keeps outside parameters goes with each step(), as options do, and once more when all has been
+sent. A state that is as small as a first piece is handed over at once, while the others wait, and so is one with more
+than values, or with much of it outside parameters.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ from headrace.operation import Operation
 from headrace.torch import devices
 from headrace.torch.piece_memory import PieceMemory, Shape, bytes_of, room_of, shape_of
 from headrace.torch.ranges import content_of, is_divisible, put_content, range_of, size_of_element, write_range
-from headrace.torch.snapshot import copied, decoded, encoded, is_value, packed, unpacked
+from headrace.torch.snapshot import copied, decoded, encoded, is_plain, is_value, packed, unpacked
 
 if TYPE_CHECKING:
     from headrace.layout import Layout
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     from headrace.torch.usage import Usage
 
 AT_ONCE_MAX = 4 << 20  # bytes of a state that is handed over while the others wait
+_OUTSIDE_MAX = 1 << 20  # bytes of an optimizer's state that is of no parameter, sent with each step()
 _RANGE_MIN = 64 << 10  # bytes of a parameter that are worth a place in a piece, unless they are its last
 # No torch tags, and none of elastic_run(): what donor and newcomer say, pieces, and gradients.
 _TAG, _PIECE_TAG, _GRADIENTS_TAG = (1 << 63) + 2, (1 << 63) + 3, (1 << 63) + 4
@@ -133,8 +137,11 @@ class Donor:
     @property
     def fits(self) -> bool:
         """Whether a newcomer can have the state in pieces, and is to."""
-        values = [self._updates.options(), *map(self._updates.state_of, self._parameters)]
-        if not self._updates.has_only_parameters() or not all(map(is_value, values)):
+        outside = self._updates.outside()
+        values = [self._updates.options(), outside, *map(self._updates.state_of, self._parameters)]
+        if not all(map(is_value, values)) or not all(map(is_plain, outside)):
+            return False
+        if packed(copied(outside)).numel() > _OUTSIDE_MAX:
             return False
         return sum(self._size_of(i) for i in range(self._count)) > AT_ONCE_MAX
 
@@ -147,7 +154,7 @@ class Donor:
         """That iteration's update is about to be made. ``slots``: the program may have changed the averages, of
         which they have copies; None: it has not.
         """
-        step: dict[str, Any] = {"options": options, "reads": slots is not None}
+        step: dict[str, Any] = {"options": options, "reads": slots is not None, "outside": self._updates.outside()}
         changed: list[torch.Tensor] = []
         if slots is None:
             alone = [i for i, each in enumerate(self._parameters) if not each.requires_grad]
@@ -167,7 +174,7 @@ class Donor:
 
     def cross_border(self, iteration: int, sends_piece: bool) -> None:
         """Between ``iteration`` and the next. Newcomers get a piece if the last one has arrived, unless they
-        have all.
+        have all: then they get what the updates have made of the state that is of no parameter.
         """
         self._messages = _unended(self._messages)
         if self._stepped != iteration:
@@ -176,6 +183,7 @@ class Donor:
         now = time.monotonic()
         before, self._crossed_s = self._crossed_s, now
         if not sends_piece:
+            self._send(iteration, {"outside": self._updates.outside()}, 0)
             return
         about, size = [[], []], 0
         if self._piece is None or self._has_arrived(now - before):
@@ -338,6 +346,8 @@ class Listener:
             self._await_averages()
             seats = self._usage.pop_seats()
             self._receive_step(iteration)
+        last, _ = self._receive(iteration)
+        self._updates.set_outside(last["outside"])
         self._layout.set_contributors(0)
 
     def close(self) -> None:
@@ -439,6 +449,7 @@ class Listener:
             for index, each in enumerate(self._parameters)
             if index in self._held and each.grad is not None
         ]
+        self._updates.set_outside(step["outside"])
         self._updates.make(held, step["options"])
         for parameter in self._parameters:
             parameter.grad = None

@@ -75,6 +75,11 @@ def unpacked(data: torch.Tensor) -> Any:
     return decoded(json.loads(bytes(text.numpy())), tensors)
 
 
+def is_plain(value: Any) -> bool:
+    """Whether it is a number, text, None, or a tuple of such."""
+    return all(map(is_plain, value)) if isinstance(value, tuple) else isinstance(value, _PLAIN)
+
+
 def is_value(value: Any) -> bool:
     """Whether it is made of numbers, text, None, tensors, lists, tuples and mappings."""
     if isinstance(value, Mapping):

@@ -111,10 +111,20 @@ class Updates:
         hooks = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")  # torch 2
         return not any(getattr(optimizer, name, None) for name in hooks)
 
-    def has_only_parameters(self) -> bool:
-        """Whether the optimizer keeps state of its parameters only, each by itself."""
+    def outside(self) -> dict[Any, Any]:
+        """What its state has under keys that are no parameters; not a copy."""
         known = set(self.parameters())
-        return all(torch.is_tensor(key) and key in known for key in self._optimizer.state)
+        return {
+            key: value
+            for key, value in self._optimizer.state.items()
+            if not torch.is_tensor(key) or key not in known
+        }
+
+    def set_outside(self, values: dict[Any, Any]) -> None:
+        """As outside() of another rank."""
+        for key in self.outside():
+            del self._optimizer.state[key]
+        self._optimizer.state.update(values)
 
     def digest(self, tensors: Sequence[torch.Tensor] | None = None) -> bytes:
         """A hash of these, or of all parameters, for ranks to compare."""
