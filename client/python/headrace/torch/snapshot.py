@@ -63,16 +63,58 @@ def packed(value: Any) -> torch.Tensor:
     """A value as copied() makes it, as bytes."""
     tensors: list[torch.Tensor] = []
     text = json.dumps(encoded(value, tensors)).encode()
-    file = io.BytesIO()
-    torch.save((torch.frombuffer(bytearray(text), dtype=torch.uint8), tensors), file)
-    return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+    return saved((torch.frombuffer(bytearray(text), dtype=torch.uint8), tensors))
 
 
 def unpacked(data: torch.Tensor) -> Any:
     """What packed() was given, with its tensors on the CPU."""
-    file = io.BytesIO(data.numpy().tobytes())
-    text, tensors = torch.load(file, map_location="cpu", weights_only=True)
+    text, tensors = loaded(data)
     return decoded(json.loads(bytes(text.numpy())), tensors)
+
+
+def saved(value: Any) -> torch.Tensor:
+    """By torch.save(), as bytes."""
+    file = io.BytesIO()
+    torch.save(value, file)
+    return torch.frombuffer(file.getbuffer(), dtype=torch.uint8)
+
+
+def loaded(data: torch.Tensor) -> Any:
+    """What saved() was given, with its tensors on the CPU."""
+    return torch.load(_Reader(data), map_location="cpu", weights_only=True)
+
+
+class _Reader(io.RawIOBase):
+    """A file of bytes that are not copied before they are read."""
+
+    def __init__(self, data: torch.Tensor) -> None:
+        super().__init__()
+        self._data = memoryview(data.numpy())
+        self._at = 0
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """As io.IOBase has it."""
+        self._at = offset + (0, self._at, len(self._data))[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """As io.RawIOBase has it."""
+        part = self._data[self._at : self._at + len(buffer)]
+        buffer[: len(part)] = part
+        self._at += len(part)
+        return len(part)
 
 
 def is_plain(value: Any) -> bool:

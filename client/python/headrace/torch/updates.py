@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Container, Sequence
 from typing import Any
 
 import torch
 
 from headrace.torch.devices import without_autocast
+from headrace.torch.snapshot import loaded, saved
 
 DIGEST_BYTES = 16
 Options = list[dict[str, Any]]  # of each parameter group, without its parameters
@@ -136,10 +136,8 @@ class Updates:
 
     def pack(self) -> torch.Tensor:
         """Parameters and state, for another rank's unpack(), as bytes."""
-        file = io.BytesIO()
         parameters = [p.detach() for p in self.parameters()]
-        torch.save((parameters, self._optimizer.state_dict()["state"]), file)
-        return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+        return saved((parameters, self._optimizer.state_dict()["state"]))
 
     def unpack(
         self, packed: torch.Tensor, lacking: Container[torch.nn.Parameter]
@@ -148,8 +146,7 @@ class Updates:
 
         Parameters that are not ``lacking`` are not written to: they have the same values already.
         """
-        file = io.BytesIO(packed.numpy().tobytes())
-        parameters, state = torch.load(file, map_location="cpu", weights_only=True)
+        parameters, state = loaded(packed)
         with torch.inference_mode(False), torch.no_grad():
             for own, given in zip(self.parameters(), parameters):
                 if own in lacking:
