@@ -38,6 +38,12 @@ class Sizes(unittest.TestCase):
         self.follow(pieces, 1e15, 1e15, 20)
         self.assertEqual(pieces.bytes, PieceSize.MAX)
 
+    def test_there_is_an_end_where_each_piece_takes_long(self) -> None:
+        pieces = PieceSize(1 << 30, 3 << 30)
+        for _ in range(40):
+            pieces.follow(pieces.bytes, 10.0, 10.0, 1.0)
+        self.assertEqual(pieces.bytes, (3 << 30) // PieceSize.COUNT_MAX)
+
     def test_it_changes_by_a_factor_at_a_time(self) -> None:
         pieces = PieceSize(64 * MIB)
         pieces.follow(pieces.bytes, 1e-6, 1e-6, 1.0)

@@ -75,11 +75,15 @@ class PieceSize:
     SENT_SHARE = 0.15  # of an iteration's time, in which a piece arrives
     COPIED_SHARE = 0.05  # and in which the donor copies it while the others wait
     CHANGE_MAX = 2.0  # times that one piece may be larger or smaller than the last was to be
+    COUNT_MAX = 128  # pieces of the whole, if MAX allows it: also where each takes long however small it is
 
-    def __init__(self, gradients: int) -> None:
-        """``gradients``: bytes that each iteration moves anyway, of which the first piece is an eighth."""
+    def __init__(self, gradients: int, whole: int = 0) -> None:
+        """``gradients``: bytes that each iteration moves anyway, of which the first piece is an eighth. ``whole``:
+        bytes of all pieces.
+        """
         self._most = min(max(gradients, AT_ONCE_MAX), self.MAX)
-        self.bytes = min(max(gradients // 8, self.MIN), self._most)
+        self._least = min(max(whole // self.COUNT_MAX, self.MIN), self._most)
+        self.bytes = min(max(gradients // 8, self._least), self._most)
 
     def follow(self, size: int, sent_s: float, copied_s: float, iteration_s: float) -> None:
         """A piece of that size took so long, beside an iteration of that length."""
@@ -89,7 +93,7 @@ class PieceSize:
         if fits >= 1:
             wanted = max(wanted, self.bytes)  # a small one says little of larger ones
         wanted = min(max(wanted, self.bytes / self.CHANGE_MAX), self.bytes * self.CHANGE_MAX)
-        self.bytes = min(max(int(wanted), self.MIN), self._most)
+        self.bytes = min(max(int(wanted), self._least), self._most)
 
 
 @dataclasses.dataclass
@@ -123,7 +127,8 @@ class Donor:
         self._parameters = updates.parameters()
         self._buffers = buffers
         self._targets = targets
-        self._size = PieceSize(gradients_size)
+        self._whole_size = sum(map(self._size_of, range(self._count)))
+        self._size = PieceSize(gradients_size, self._whole_size)
         self._sent = 0  # whole parameters, then buffers
         self._begin = 0  # elements of the next one that are sent
         self._piece: _Piece | None = None
@@ -143,7 +148,7 @@ class Donor:
             return False
         if packed(copied(outside)).numel() > _OUTSIDE_MAX:
             return False
-        return sum(self._size_of(i) for i in range(self._count)) > AT_ONCE_MAX
+        return self._whole_size > AT_ONCE_MAX
 
     @property
     def has_sent_all(self) -> bool:
