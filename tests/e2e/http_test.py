@@ -29,7 +29,7 @@ from tests.support.ranks import Ranks
 from tests.support.service import Service, StartError, build_directory
 from tests.support.unittests import run_tests
 
-PROFILE = pathlib.Path(__file__).resolve().parents[2] / "client/profiles/vgg16.json"
+PROFILE = pathlib.Path(__file__).resolve().parents[2] / "client/profiles/resnet50.json"
 NASTY = "x<script>document.title='owned'</script>\"\\"
 
 
