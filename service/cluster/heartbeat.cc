@@ -6,6 +6,7 @@ namespace headrace::service {
 
 bool Heartbeat::Check(TimeNs now) {
   const TimeNs late_ns = now - due_ns_;
+  if (late_ns >= detection_ns_) woke_ns_ = now;
   if (late_ns > interval_ns()) heard_ns_ = std::min(now, heard_ns_ + late_ns);
   const TimeNs lost_ns = heard_ns_ + detection_ns_;
   due_ns_ = std::min(now + interval_ns(), lost_ns);

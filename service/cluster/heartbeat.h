@@ -4,6 +4,8 @@
 // The owner sends a ping every interval_ns(), one at a time, and calls Check at NextCheck.
 #pragma once
 
+#include <optional>
+
 #include "ipc/base/check.h"
 #include "ipc/base/clock.h"
 
@@ -27,11 +29,17 @@ class Heartbeat {
   // peer should be looked for.
   bool IsQuiet(TimeNs now) const { return now - heard_ns_ >= detection_ns_ / 2; }
   TimeNs heard_ns() const { return heard_ns_; }
+  // Whether this process was stopped until a moment ago, and for the detection time: the peer has
+  // given this end up.
+  bool WasStopped(TimeNs now) const {
+    return now - due_ns_ >= detection_ns_ || (woke_ns_ && now - *woke_ns_ < interval_ns());
+  }
 
  private:
   TimeNs detection_ns_;
   TimeNs heard_ns_;
   TimeNs due_ns_;
+  std::optional<TimeNs> woke_ns_;  // when it had been stopped for the detection time
 };
 
 }  // namespace headrace::service

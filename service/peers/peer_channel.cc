@@ -21,7 +21,7 @@ PeerChannel::PeerChannel(const ChannelId& id, TimeNs detection_ns, kj::Timer& ti
       detection_ns_(detection_ns),
       timer_(timer),
       owner_(owner),
-      heartbeat_(detection_ns, MonotonicNow()),
+      heartbeat_(detection_ns, Now()),
       tasks_(*this) {
   auto pair = kj::newPromiseAndFulfiller<Error>();
   lost_ = kj::mv(pair.fulfiller);
@@ -48,7 +48,7 @@ Result<std::uint64_t> PeerChannel::Resume(std::uint64_t acknowledged) {
 
 std::string PeerChannel::Attach(kj::Own<PeerLink> link) {
   HR_CHECK(link_.get() == nullptr && link->greeted(), link->DescribePeer());
-  const TimeNs now = MonotonicNow();
+  const TimeNs now = Now();
   link_ = kj::mv(link);
   peer_ = link_->DescribePeer();
   peer_name_ = link_->peer_name();
@@ -90,12 +90,14 @@ void PeerChannel::OnLinkEnded(const Error& error) {
   if (!lost_->isWaiting()) return;
   // A break says nothing about who is there; all else does.
   if (error.code() != Code::kPeerLost || finishing_ || IsStuck()) return End(error);
+  // Nothing was answered here for too long, so the other end has given the channel up.
+  if (heartbeat_.WasStopped(Now())) return End(error);
   link_ = nullptr;
   quiet_ = false;
   reached_ = false;
   cause_ = error;
   if (outage_.empty()) outage_ = error.text();
-  if (since_ns_ == kNever) since_ns_ = MonotonicNow();
+  if (since_ns_ == kNever) since_ns_ = Now();
   const std::uint64_t number = links_;
   tasks_.add(timer_.afterDelay(LinkGrace(detection_ns_) * kj::NANOSECONDS).then([this, number] {
     if (number == links_ && link_.get() == nullptr && !reached_) End(*cause_);
@@ -185,7 +187,7 @@ void PeerChannel::Receive(std::uint64_t number, const Result<PeerMessage>& messa
 }
 
 void PeerChannel::OnPong() {
-  heartbeat_.Answered(MonotonicNow());
+  heartbeat_.Answered(Now());
   if (!quiet_) return;
   quiet_ = false;
   since_ns_ = kNever;
@@ -194,9 +196,9 @@ void PeerChannel::OnPong() {
 }
 
 kj::Promise<void> PeerChannel::Watch() {
-  const TimeNs wait_ns = std::max<TimeNs>(0, heartbeat_.NextCheck() - MonotonicNow());
+  const TimeNs wait_ns = std::max<TimeNs>(0, heartbeat_.NextCheck() - Now());
   return timer_.afterDelay(wait_ns * kj::NANOSECONDS).then([this]() -> kj::Promise<void> {
-    const TimeNs now = MonotonicNow();
+    const TimeNs now = Now();
     if (!lost_->isWaiting()) return kj::READY_NOW;
     if (!heartbeat_.Check(now)) {
       const bool broke = link_.get() == nullptr && cause_;

@@ -11,6 +11,9 @@
 //  - a connection broke, which a network that is cut does not do by itself, and nobody answers at
 //    any address of the other end: at once when all of them refuse connections, since its machine
 //    says so then, else within LinkGrace;
+//  - a connection broke when this process had been stopped for the detection time: the other end
+//  has
+//    given the channel up;
 //  - the other end does not know the channel: it is another instance of the service;
 //  - more waits than may (UnsentMessages), or the other end does what no honest one does;
 //  - kBreaksMax connections in a row broke before the same message was acknowledged;
@@ -112,6 +115,8 @@ class PeerChannel final : public PeerLink::Traffic, private kj::TaskSet::ErrorHa
   void Receive(std::uint64_t number, const Result<PeerMessage>& message) override;
   void OnPong() override;
 
+  // By the timer.
+  TimeNs Now() const { return (timer_.now() - kj::origin<kj::TimePoint>()) / kj::NANOSECONDS; }
   void OnLinkEnded(const Error& error);
   // Whether the message that is under way has broken too many connections.
   bool IsStuck();

@@ -312,6 +312,7 @@ void Lines::Broke(LineId id, Side side, const std::string& why) {
   end.quiet = false;
   end.reached = false;
   end.why = why;
+  if (end.heartbeat.WasStopped(timeline_.now())) return EndAt(id, side, CauseAt(line, side));
   const std::uint64_t breaks = ++end.breaks;
   AfterAt(id, side, service::LinkGrace(detection_ns_), [this, id, side, breaks](Line& then) {
     const End& own = then.at(side);

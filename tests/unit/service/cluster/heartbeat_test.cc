@@ -46,6 +46,21 @@ TEST(Heartbeat, ForgivesTheTimeInWhichThisProcessStoodStill) {
   EXPECT_LT(WatchUntil(pulse, 70 * kSecond), 63 * kSecond);
 }
 
+TEST(Heartbeat, SaysForAMomentThatThisProcessWasStoppedForTheDetectionTime) {
+  Heartbeat pulse(kDetection, 0);
+  const TimeNs due_ns = pulse.NextCheck();
+  EXPECT_FALSE(pulse.WasStopped(due_ns + kDetection - 1));
+  // Also when whoever asks comes before the check.
+  const TimeNs woke_ns = due_ns + kDetection;
+  EXPECT_TRUE(pulse.WasStopped(woke_ns));
+  EXPECT_TRUE(pulse.Check(woke_ns));
+  EXPECT_TRUE(pulse.WasStopped(woke_ns + pulse.interval_ns() - 1));
+  EXPECT_FALSE(pulse.WasStopped(woke_ns + pulse.interval_ns()));
+  // Not after a shorter time: the peer waits then.
+  EXPECT_TRUE(pulse.Check(pulse.NextCheck() + kDetection - 1));
+  EXPECT_FALSE(pulse.WasStopped(pulse.NextCheck()));
+}
+
 // Half of the detection time is left to find another way then.
 TEST(Heartbeat, IsQuietAfterHalfOfTheDetectionTimeAndIsCheckedThen) {
   Heartbeat pulse(kDetection, 0);
