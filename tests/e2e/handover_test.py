@@ -32,6 +32,7 @@ class HandOverCase(JoinCase):
         self.await_held(len(services))
         joiner = self.train([joins], "train", role="join", **asked)
         self.await_processes(joins, sum(each is joins for each in services), 1)
+        self.await_joiner(services[0])
         self.go_on()
         return run, joiner
 

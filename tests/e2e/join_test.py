@@ -65,6 +65,10 @@ class JoinCase(ElasticCase):
             self.assertLess(time.monotonic(), until, (fields, jobs))
             time.sleep(0.05)
 
+    def await_joiner(self, leads: Service) -> None:
+        """Until the service that leads the one job knows of one rank that wants to join."""
+        self.await_job(leads, applicants={"joiners": 1, "spares": 0})
+
     def go_on(self) -> None:
         time.sleep(0.2)  # what came last is known to all ranks
         with open(self.path("go"), "w", encoding="utf-8"):
@@ -106,6 +110,7 @@ class OneNode(JoinCase):
         self.await_processes(self.service, 3)
         joiner = self.train([self.service], "train", role="join", first=0, steps=STEPS)
         self.await_processes(self.service, 3, 1)
+        self.await_joiner(self.service)
         self.go_on()
         said: dict[Any, dict[str, Any]] = dict(run.ends([2]))
         said["joined"] = joiner.ends()[0]
@@ -283,6 +288,7 @@ class OneNode(JoinCase):
         self.await_processes(self.service, 2)
         joiner = self.train([self.service], "train", role="join", **asked)
         self.await_processes(self.service, 2, 1)
+        self.await_joiner(self.service)
         self.go_on()
         said: dict[Any, dict[str, Any]] = dict(run.ends([1]))
         said["joined"] = joiner.ends()[0]
@@ -388,6 +394,7 @@ class Nodes(JoinCase):
         )
         joiner = self.train([nodes[2]], "train", role="join", **asked)
         self.await_processes(nodes[2], 0, 1)
+        self.await_joiner(nodes[0])
         self.go_on()
         said: dict[Any, dict[str, Any]] = dict(run.ends())
         said["joined"] = joiner.ends()[0]
