@@ -86,6 +86,17 @@ def build(asked: dict[str, Any]) -> tuple[torch.nn.Module, torch.optim.Optimizer
     return model, adam
 
 
+def wait_before(step: int, asked: dict[str, Any], member: int) -> None:
+    """In the step of ``hold`` until it goes on, and after it for others that are to come while it runs."""
+    held, path = asked.get("hold") or (-1, "")
+    if step == held:
+        open(f"{path}{member}", "w", encoding="utf-8").close()
+    while step == held and not os.path.exists(path):
+        time.sleep(0.01)
+    if step > held >= 0:
+        time.sleep(asked.get("pause", 0.02))
+
+
 def main() -> int:
     asked: dict[str, Any] = json.loads(sys.argv[1])
     warnings.simplefilter("ignore")
@@ -118,16 +129,10 @@ def main() -> int:
             os.kill(os.getpid(), moments[step, when])
 
     first = step = asked["first"] + optimizer.iterations
-    held, path = asked.get("hold") or (-1, "")
     next(iter(model.parameters())).register_hook(lambda _: come_to(step, "backward"))
     losses = []
     for step in range(first, asked["first"] + asked["steps"]):
-        if step == held:
-            open(f"{path}{member}", "w", encoding="utf-8").close()
-        while step == held and not os.path.exists(path):
-            time.sleep(0.01)
-        if step > held >= 0:
-            time.sleep(asked.get("pause", 0.02))  # others are to come while it runs
+        wait_before(step, asked, member)
         optimizer.zero_grad()
         inputs = batch(member, step)
         loss = (model(inputs) - inputs[:, :4]).square().mean()
