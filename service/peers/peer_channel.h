@@ -100,6 +100,8 @@ class PeerChannel final : public PeerLink::Traffic, private kj::TaskSet::ErrorHa
   bool linked() const { return link_.get() != nullptr; }
   // Whether it was lost because nothing was answered.
   bool silent() const { return silent_; }
+  // Name of the other end's node, once it has had a connection.
+  const std::string& peer_name() const { return peer_name_; }
   // Where the other end of its connection is, or was.
   const std::string& peer_address() const { return peer_address_; }
   // Why there is no connection now; empty while there is one.

@@ -204,12 +204,19 @@ kj::Promise<void> PeerDialer::Redial() {
     if (!channel_->NeedsLink()) return Redial();
     if (reached) return Resume(kj::mv(reached).value());
     if (unanswered_.empty()) channel_->OnRefused();
-    unanswered_.clear();
-    return timer_.afterDelay(kDelayMin).then([this] { return Redial(); });
+    return RedialWithout("");
   });
 }
 
+kj::Promise<void> PeerDialer::RedialWithout(const std::string& address) {
+  link_ = nullptr;
+  unanswered_ = address;
+  return timer_.afterDelay(kDelayMin).then([this] { return Redial(); });
+}
+
 kj::Promise<void> PeerDialer::Resume(PeerReach::Reached reached) {
+  // Another node may have the address by now: it must not lead, and is not sent the channel's id.
+  if (!CheckPeerName(reached.peer, channel_->peer_name())) return RedialWithout(reached.address);
   channel_->OnReached();
   const std::string address = reached.address;
   return Introduce(kj::mv(reached.peer), channel_->Hello())
@@ -232,11 +239,7 @@ kj::Promise<void> PeerDialer::Resume(PeerReach::Reached reached) {
             if (!left_) owner_.OnLeaderResumed(options_.leader, happened);
             return kj::READY_NOW;
           },
-          [this, address](kj::Exception&&) -> kj::Promise<void> {
-            link_ = nullptr;
-            unanswered_ = address;
-            return timer_.afterDelay(kDelayMin).then([this] { return Redial(); });
-          });
+          [this, address](kj::Exception&&) { return RedialWithout(address); });
 }
 
 void PeerDialer::Learn(const NodeFacts& facts) {

@@ -83,6 +83,8 @@ class PeerDialer final : public PeerLink::Owner,
   kj::Promise<void> Serve();
   // Until the channel has a link that answers, or is lost.
   kj::Promise<void> Redial();
+  // After a moment, and at that address only if there is no other.
+  kj::Promise<void> RedialWithout(const std::string& address);
   kj::Promise<void> Resume(PeerReach::Reached reached);
   std::vector<std::string> AddressesToTry() const;
   void OnUnreachable(const std::string& why);
@@ -105,7 +107,7 @@ class PeerDialer final : public PeerLink::Owner,
   bool left_ = false;
   bool redials_ = false;
   TimeNs resumed_ns_ = -kSecond;
-  std::string unanswered_;  // address where a hello was not answered in time; empty: none
+  std::string unanswered_;  // address where no hello was answered, or another node; empty: none
   kj::Own<PeerReach> reach_;
   kj::Promise<void> redial_ = nullptr;
   kj::TaskSet tasks_;

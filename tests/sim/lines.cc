@@ -319,7 +319,7 @@ void Lines::Broke(LineId id, Side side, const std::string& why) {
     if (own.breaks == breaks && own.link == 0 && !own.reached) EndAt(id, side, CauseAt(then, side));
   });
   if (side == Side::kDialer) return Redial(id);
-  LookForDialer(id);
+  ReachDialer(id);
 }
 
 Error Lines::CauseAt(Line& line, Side side) const {
@@ -348,7 +348,7 @@ void Lines::LoseFormer(LineId id) {
   }
 }
 
-void Lines::LookForDialer(LineId id) {
+void Lines::ReachDialer(LineId id) {
   AfterAt(id, Side::kListener, Delay(), [this, id](Line& line) {
     const End& own = line.at(Side::kListener);
     const End& other = line.at(Side::kDialer);
@@ -358,7 +358,7 @@ void Lines::LookForDialer(LineId id) {
       const bool answers =
           !NetworksBetween(own.name, other.name).empty() && services_.contains(other.name);
       if (!answers)
-        return AfterAt(id, Side::kListener, kAgainAfter, [this, id](Line&) { LookForDialer(id); });
+        return AfterAt(id, Side::kListener, kAgainAfter, [this, id](Line&) { ReachDialer(id); });
     }
     const auto there = services_.find(other.name);
     if (there == services_.end()) return EndAt(id, Side::kListener, CauseAt(line, Side::kListener));

@@ -129,7 +129,7 @@ class Lines {
   void TryToResume(LineId id);
   void Resume(LineId id, std::size_t network, std::uint64_t received);
   void UseLink(Line& line, Side side, std::size_t link, std::uint64_t acknowledged);
-  void LookForDialer(LineId id);
+  void ReachDialer(LineId id);
   void LoseFormer(LineId id);
   // Why the line is over at that end, if it is now.
   Error CauseAt(Line& line, Side side) const;

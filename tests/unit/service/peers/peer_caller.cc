@@ -113,7 +113,8 @@ Answered PeerCaller::HelloWithId(const std::string& id) {
       loop_.Wait<capnp::Response<schema::PeerBootstrap::HelloResults>>(call.send()).getRefusal());
 }
 
-bool PeerCaller::Tell(const std::vector<service::PeerMessage>& messages, std::uint64_t first) {
+bool PeerCaller::SendMessages(const std::vector<service::PeerMessage>& messages,
+                              std::uint64_t first) {
   auto call = port_.sendRequest();
   call.setFirst(first == 0 ? sent_ + 1 : first);
   if (first == 0) sent_ += messages.size();

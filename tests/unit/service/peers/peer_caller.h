@@ -39,7 +39,7 @@ class PeerCaller {
   Answered HelloWithId(const std::string& id);
   // After a Hello. False when the connection is gone. Numbered behind what it told before, unless
   // `first` says otherwise.
-  bool Tell(const std::vector<service::PeerMessage>& messages, std::uint64_t first = 0);
+  bool SendMessages(const std::vector<service::PeerMessage>& messages, std::uint64_t first = 0);
   // To resume the channel by, as one that has received all that was told here.
   service::ChannelHello Resuming() const {
     return {.id = channel_, .resumes = true, .received = told_.size()};

@@ -1,15 +1,18 @@
-// A leader that is reached on several rails, of which one is cut.
+// A leader that is reached on several rails, of which one is cut, and one whose address another
+// node has.
 #include "service/peers/peer_dialer.h"
 
 #include <gtest/gtest.h>
 #include <kj/async-io.h>
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "service/peers/tls.h"
+#include "tests/unit/service/peers/certified_nodes.h"
 #include "tests/unit/service/peers/peer_caller.h"
 #include "tests/unit/service/rpc/cluster.h"
 
@@ -36,8 +39,10 @@ class Follows final : public PeerDialer::Owner {
   void OnLeaderRefused(const std::string&, const Error& error) override {
     causes.push_back(error.text());
   }
-  void OnLeaderResumed(const std::string&, const std::string&) override {}
-  void OnLeaderDown(const std::string&, const Error&) override {}
+  void OnLeaderResumed(const std::string&, const std::string&) override { up_->fulfill(); }
+  void OnLeaderDown(const std::string&, const Error& error) override {
+    causes.push_back(error.text());
+  }
   void OnLeaderMessage(const std::string&, const service::PeerMessage&) override {}
 
   kj::Promise<void> Up() {
@@ -51,6 +56,93 @@ class Follows final : public PeerDialer::Owner {
   service::NodeFacts self_;
   kj::Own<kj::PromiseFulfiller<void>> up_;
 };
+
+// An address on which another node's service answers, as soon as somebody says so.
+class Forwarder final : private kj::TaskSet::ErrorHandler {
+ public:
+  Forwarder(kj::Network& network, kj::WaitScope& scope, kj::uint port)
+      : network_(network), port_(port), connections_(kj::heap<kj::TaskSet>(Errors())) {
+    receiver_ = network.parseAddress("127.0.0.1", 0).wait(scope)->listen();
+    accepting_ = AcceptNext().eagerlyEvaluate([](kj::Exception&&) {});
+  }
+  std::string address() { return "127.0.0.1:" + std::to_string(receiver_->getPort()); }
+  // What is connected breaks.
+  void Redirect(kj::uint port) {
+    port_ = port;
+    connections_ = kj::heap<kj::TaskSet>(Errors());
+  }
+  std::size_t count() const { return count_; }
+
+ private:
+  kj::Promise<void> AcceptNext() {
+    return receiver_->accept().then([this](kj::Own<kj::AsyncIoStream> here) {
+      ++count_;
+      connections_->add(Forward(kj::mv(here)));
+      return AcceptNext();
+    });
+  }
+  kj::Promise<void> Forward(kj::Own<kj::AsyncIoStream> here) {
+    return network_.parseAddress("127.0.0.1", port_)
+        .then([](kj::Own<kj::NetworkAddress> address) {
+          auto connected = address->connect();
+          return connected.attach(kj::mv(address));
+        })
+        .then([here = kj::mv(here)](kj::Own<kj::AsyncIoStream> there) mutable {
+          auto both = here->pumpTo(*there).ignoreResult().exclusiveJoin(
+              there->pumpTo(*here).ignoreResult());
+          return both.attach(kj::mv(here), kj::mv(there));
+        });
+  }
+  void taskFailed(kj::Exception&&) override {}
+  kj::TaskSet::ErrorHandler& Errors() { return *this; }
+
+  kj::Network& network_;
+  kj::uint port_;
+  std::size_t count_ = 0;
+  kj::Own<kj::ConnectionReceiver> receiver_;
+  kj::Own<kj::TaskSet> connections_;
+  kj::Promise<void> accepting_ = nullptr;
+};
+
+class CertifiedDialer : public CertifiedNodes {};
+
+// It would answer that it does not know the channel, or lead the job from then on.
+TEST_F(CertifiedDialer, DoesNotGoOnWithAnotherNodeThatHasTheLeadersAddress) {
+  CallerLoop loop;
+  kj::Timer& timer = loop.io.provider->getTimer();
+  kj::Network& network = loop.io.provider->getNetwork();
+  constexpr TimeNs kDetection = 60 * kSecond;
+  StandOptions leads = Node("a");
+  leads.peers.detection_ns = kDetection;
+  ControlStand leader(leads);
+  ControlStand other(Node("c"));
+  const StandOptions own = Node("b");
+  auto security = PeerSecurity::Create({.node_name = "b",
+                                        .authority_path = own.peers.tls_authority,
+                                        .certificate_path = own.peers.tls_certificate,
+                                        .key_path = own.peers.tls_key},
+                                       timer, [](const std::string&) {});
+  ASSERT_TRUE(security.ok()) << security.error().text();
+  Forwarder forwarder(network, loop.io.waitScope, leader.peer_port());
+  Follows follows;
+  kj::Promise<void> up = follows.Up();
+  PeerDialer dialer({.leader = forwarder.address(),
+                     .addresses = {forwarder.address()},
+                     .detection_ns = kDetection},
+                    follows, **security, network, timer);
+  loop.Wait(kj::mv(up));
+  up = follows.Up();
+  const std::size_t before = forwarder.count();
+  forwarder.Redirect(other.peer_port());
+  // It has come back from there at least once.
+  for (int i = 0; i < 3000 && forwarder.count() < before + 2; ++i) {
+    loop.Wait(timer.afterDelay(10 * kj::MILLISECONDS));
+  }
+  forwarder.Redirect(leader.peer_port());
+  loop.Wait(kj::mv(up));
+  EXPECT_TRUE(follows.causes.empty()) << follows.causes.front();
+  EXPECT_EQ(dialer.View().name, "a");
+}
 
 TEST(PeerDialer, TriesTheAddressesOfALeaderInTurn) {
   CallerLoop loop;

@@ -154,7 +154,7 @@ TEST_F(PeersHostile, WhoSaysNoHelloIsCutOffInTime) {
 TEST_F(PeersHostile, TooManyMessagesAtOnceEndTheConnection) {
   PeerCaller caller(loop_, a_.peer_port());
   ASSERT_EQ(caller.Hello({}).code, Code::kOk);
-  caller.Tell(
+  caller.SendMessages(
       std::vector<service::PeerMessage>(service::kMessagesPerCallMax + 1, service::ForgetJob{1}));
   EXPECT_TRUE(caller.WaitForEnd());
 }
@@ -171,7 +171,7 @@ TEST_F(PeersHostile, NonsenseInAMessageEndsTheConnection) {
   for (const service::PeerMessage& message : nonsense) {
     PeerCaller caller(loop_, a_.peer_port());
     ASSERT_EQ(caller.Hello({}).code, Code::kOk);
-    caller.Tell({message});
+    caller.SendMessages({message});
     EXPECT_TRUE(caller.WaitForEnd()) << message.index();
   }
   ExpectServes();
@@ -182,12 +182,12 @@ TEST_F(PeersHostile, ANodeCannotSpeakForAnother) {
   ranks.push_back(AttachTo(loop_, a_, {.rank = 0, .rendezvous = a_.meeting()}));
   PeerCaller honest(loop_, a_.peer_port());
   ASSERT_EQ(honest.Hello({.node = "h", .instance = 1}).code, Code::kOk);
-  ASSERT_TRUE(
-      honest.Tell({service::JoinJob{.job = 3, .name = "train", .world_size = 2, .uid = ::getuid()},
-                   service::ReportRankAttached{.job = 3, .rank = 1, .pid = 7}}));
+  ASSERT_TRUE(honest.SendMessages(
+      {service::JoinJob{.job = 3, .name = "train", .world_size = 2, .uid = ::getuid()},
+       service::ReportRankAttached{.job = 3, .rank = 1, .pid = 7}}));
   PeerCaller liar(loop_, a_.peer_port());
   ASSERT_EQ(liar.Hello({.node = "l", .instance = 2}).code, Code::kOk);
-  ASSERT_TRUE(liar.Tell(
+  ASSERT_TRUE(liar.SendMessages(
       {service::ReportJobFailed{.job = 3, .code = Code::kInternal, .cause = "forged"},
        service::ReportRankLost{.job = 1, .rank = 0, .cause = "forged"}, service::ForgetJob{1},
        service::AnnounceJobFailed{.job = 1, .code = Code::kInternal, .cause = "forged"}}));

@@ -192,15 +192,15 @@ class PeersLossByHand : public testing::Test {
                        {.job = "train", .rank = 0, .world_size = 2, .rendezvous = a_.meeting()});
     c_ = std::make_unique<PeerCaller>(loop_, a_.peer_port());
     EXPECT_EQ(c_->Hello({.node = "c", .addresses = {"C0"}}).code, Code::kOk);
-    EXPECT_TRUE(
-        c_->Tell({service::JoinJob{.job = 5, .name = "train", .world_size = 2, .uid = ::getuid()},
-                  service::ReportRankAttached{.job = 5, .rank = 1, .pid = 77}}));
+    EXPECT_TRUE(c_->SendMessages(
+        {service::JoinJob{.job = 5, .name = "train", .world_size = 2, .uid = ::getuid()},
+         service::ReportRankAttached{.job = 5, .rank = 1, .pid = 77}}));
   }
   ~PeersLossByHand() noexcept override {}
 
   template <typename Answer>
   void AnswerStep(const Answer& answer) {
-    EXPECT_TRUE(c_->Tell({answer}));
+    EXPECT_TRUE(c_->SendMessages({answer}));
   }
   void Form() {
     ASSERT_TRUE(a_.lane().WaitFor<service::OpenGroup>(1));

@@ -41,13 +41,13 @@ class PeersResume : public testing::Test {
     hello_.control = control;
     c_ = std::make_unique<PeerCaller>(loop_, a_.peer_port());
     ASSERT_EQ(c_->Hello(hello_).code, Code::kOk);
-    ASSERT_TRUE(
-        c_->Tell({service::JoinJob{.job = 5, .name = "train", .world_size = 2, .uid = ::getuid()},
-                  service::ReportRankAttached{.job = 5, .rank = 1, .pid = 77}}));
+    ASSERT_TRUE(c_->SendMessages(
+        {service::JoinJob{.job = 5, .name = "train", .world_size = 2, .uid = ::getuid()},
+         service::ReportRankAttached{.job = 5, .rank = 1, .pid = 77}}));
     ASSERT_TRUE(a_.lane().WaitFor<service::OpenGroup>(1));
-    ASSERT_TRUE(c_->Tell({service::JobOpened{.job = 5}}));
+    ASSERT_TRUE(c_->SendMessages({service::JobOpened{.job = 5}}));
     ASSERT_TRUE(a_.lane().WaitFor<service::MeasureGroup>(1));
-    ASSERT_TRUE(c_->Tell({service::JobMeasured{.job = 5, .costs = {{1e-5, 1e-9}}}}));
+    ASSERT_TRUE(c_->SendMessages({service::JobMeasured{.job = 5, .costs = {{1e-5, 1e-9}}}}));
     ASSERT_TRUE(a_.dispatch().WaitFor<JobFormed>(1));
   }
   // Breaks c's connection; what the next one says.
@@ -59,7 +59,7 @@ class PeersResume : public testing::Test {
     return next;
   }
   // Somebody connects with that hello.
-  Answered Say(const PeerHelloCall& hello) {
+  Answered Greet(const PeerHelloCall& hello) {
     c_ = std::make_unique<PeerCaller>(loop_, a_.peer_port());
     return c_->Hello(hello);
   }
@@ -86,13 +86,13 @@ class PeersResume : public testing::Test {
 
 TEST_F(PeersResume, TheJobGoesOnOverAnotherConnection) {
   Form();
-  ASSERT_EQ(Say(Break()).code, Code::kOk);
+  ASSERT_EQ(Greet(Break()).code, Code::kOk);
   EXPECT_EQ(c_->received(), 4U);
   Run(2 * kGrace);
   EXPECT_EQ(failed(), 0U);
   // It is heard as before.
-  ASSERT_TRUE(
-      c_->Tell({service::ReportJobFailed{.job = 5, .code = Code::kInternal, .cause = "x"}}));
+  ASSERT_TRUE(c_->SendMessages(
+      {service::ReportJobFailed{.job = 5, .code = Code::kInternal, .cause = "x"}}));
   ASSERT_TRUE(a_.dispatch().WaitFor<JobFailed>(1));
   EXPECT_EQ(Last<JobFailed>(a_.dispatch()).cause, "x (on node c)");
 }
@@ -108,13 +108,13 @@ TEST_F(PeersResume, WhatTheOtherSideDoesNotHaveIsSentAgain) {
   };
   ASSERT_EQ(starts(), 0);
   PeerHelloCall next = Break();
-  ASSERT_EQ(Say(next).code, Code::kOk);
+  ASSERT_EQ(Greet(next).code, Code::kOk);
   Run(50 * kMillisecond);
   const auto& more = c_->WaitForMessages(1);
   told.insert(told.end(), more.begin(), more.end());
   EXPECT_EQ(starts(), 1);
   // What was answered is not kept: it cannot be had again.
-  ASSERT_EQ(Say(next).code, Code::kOk);
+  ASSERT_EQ(Greet(next).code, Code::kOk);
   Run(50 * kMillisecond);
   EXPECT_EQ(c_->WaitForMessages(0).size(), 0U);
   EXPECT_EQ(failed(), 0U);
@@ -122,10 +122,10 @@ TEST_F(PeersResume, WhatTheOtherSideDoesNotHaveIsSentAgain) {
 
 TEST_F(PeersResume, MessagesThatCameBeforeAreNotDeliveredAgain) {
   Form();
-  ASSERT_EQ(Say(Break()).code, Code::kOk);
+  ASSERT_EQ(Greet(Break()).code, Code::kOk);
   const service::ReportJobFailed forged{.job = 5, .code = Code::kInternal, .cause = "again"};
   for (std::uint64_t number = 1; number <= 4; ++number) {
-    ASSERT_TRUE(c_->Tell({forged}, number));
+    ASSERT_TRUE(c_->SendMessages({forged}, number));
   }
   ASSERT_TRUE(c_->Ping());
   Run(50 * kMillisecond);
@@ -134,8 +134,8 @@ TEST_F(PeersResume, MessagesThatCameBeforeAreNotDeliveredAgain) {
 
 TEST_F(PeersResume, MessagesThatAreMissingEndTheChannel) {
   Form();
-  ASSERT_EQ(Say(Break()).code, Code::kOk);
-  c_->Tell({service::ForgetJob{9}}, 6);
+  ASSERT_EQ(Greet(Break()).code, Code::kOk);
+  c_->SendMessages({service::ForgetJob{9}}, 6);
   EXPECT_TRUE(c_->WaitForEnd());
   ASSERT_TRUE(a_.dispatch().WaitFor<JobFailed>(1));
   EXPECT_EQ(Last<JobFailed>(a_.dispatch()).cause, "node c sent message 6 after message 4");
@@ -146,11 +146,11 @@ TEST_F(PeersResume, NobodyGoesOnWithAnIdThatHeGuessed) {
   PeerHelloCall next = Break();
   PeerHelloCall guessed = next;
   guessed.channel->id.back() ^= 1U;
-  EXPECT_EQ(Say(guessed).code, Code::kNotFound);
+  EXPECT_EQ(Greet(guessed).code, Code::kNotFound);
   guessed.channel->id = {};
-  EXPECT_EQ(Say(guessed).code, Code::kNotFound);
+  EXPECT_EQ(Greet(guessed).code, Code::kNotFound);
   // Whose it is goes on.
-  EXPECT_EQ(Say(next).code, Code::kOk);
+  EXPECT_EQ(Greet(next).code, Code::kOk);
   EXPECT_EQ(failed(), 0U);
 }
 
@@ -159,16 +159,16 @@ TEST_F(PeersResume, NobodyElseGoesOnWithTheIdOfANode) {
   PeerHelloCall next = Break();
   PeerHelloCall other = next;
   other.node = "d";
-  EXPECT_EQ(Say(other).code, Code::kPermissionDenied);
+  EXPECT_EQ(Greet(other).code, Code::kPermissionDenied);
   other = next;
   other.instance = 4;
-  EXPECT_EQ(Say(other).code, Code::kPermissionDenied);
+  EXPECT_EQ(Greet(other).code, Code::kPermissionDenied);
   other = next;
   other.node = "d";
   other.channel->resumes = false;
   other.channel->received = 0;
-  EXPECT_EQ(Say(other).code, Code::kPermissionDenied);
-  EXPECT_EQ(Say(next).code, Code::kOk);
+  EXPECT_EQ(Greet(other).code, Code::kPermissionDenied);
+  EXPECT_EQ(Greet(next).code, Code::kOk);
   EXPECT_EQ(failed(), 0U);
 }
 
@@ -188,7 +188,7 @@ TEST_F(PeersResume, WhoeverHasReceivedWhatWasNeverSentIsLost) {
   Form();
   PeerHelloCall next = Break();
   next.channel->received = 1000;
-  EXPECT_EQ(Say(next).code, Code::kCorrupt);
+  EXPECT_EQ(Greet(next).code, Code::kCorrupt);
   ASSERT_TRUE(a_.dispatch().WaitFor<JobFailed>(1));
   EXPECT_EQ(Last<JobFailed>(a_.dispatch()).code, Code::kCorrupt);
 }
@@ -198,7 +198,7 @@ TEST_F(PeersResume, AHelloWithoutAnIdIsRefused) {
   EXPECT_EQ(caller.HelloWithId("short").code, Code::kCorrupt);
   PeerHelloCall begins{.node = "c"};
   begins.channel = service::ChannelHello{.id = service::DrawChannelId(), .received = 1};
-  EXPECT_EQ(Say(begins).code, Code::kCorrupt);
+  EXPECT_EQ(Greet(begins).code, Code::kCorrupt);
 }
 
 TEST_F(PeersResume, ANodeThatNobodyCanReachIsLostAfterTheGraceTime) {
@@ -225,7 +225,7 @@ TEST_F(PeersResume, ANodeThatBeginsAnewIsNotWaitedFor) {
   Break();
   PeerHelloCall begins = hello_;
   begins.instance = 4;
-  EXPECT_EQ(Say(begins).code, Code::kOk);
+  EXPECT_EQ(Greet(begins).code, Code::kOk);
   ExpectLost(0, kGrace);
 }
 
@@ -236,8 +236,8 @@ TEST_F(PeersResume, AStrangerDoesNotEndTheChannelOfANodeThatLives) {
   Run(100 * kMillisecond);
   PeerHelloCall begins = hello_;
   begins.instance = 4;
-  EXPECT_EQ(Say(begins).code, Code::kAlreadyExists);
-  EXPECT_EQ(Say(next).code, Code::kOk);
+  EXPECT_EQ(Greet(begins).code, Code::kAlreadyExists);
+  EXPECT_EQ(Greet(next).code, Code::kOk);
   EXPECT_EQ(failed(), 0U);
 }
 

@@ -1,13 +1,8 @@
 // Services that meet over mutual TLS, and those that may not.
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <ctime>
-#include <filesystem>
-#include <string>
-
-#include "client/cli/ctl/certs.h"
 #include "tests/support/expect_text.h"
+#include "tests/unit/service/peers/certified_nodes.h"
 #include "tests/unit/service/rpc/cluster.h"
 
 namespace headrace::support {
@@ -17,34 +12,10 @@ using service::JobFailed;
 using service::JobFormed;
 using service::JobForming;
 
-class PeersTls : public testing::Test {
+class PeersTls : public CertifiedNodes {
  protected:
-  PeersTls() : folder_(std::filesystem::temp_directory_path() / "headrace-peers-XXXXXX") {
-    HR_CHECK(::mkdtemp(folder_.data()) != nullptr, folder_);
-    MakeAuthority("ca");
-  }
-  ~PeersTls() noexcept override { std::filesystem::remove_all(folder_); }
+  ~PeersTls() noexcept override = default;
 
-  void MakeAuthority(const std::string& name) const {
-    const auto made = ctl::MakeAuthority(
-        {.out = folder_ + "/" + name, .days = 30, .now_unix_s = std::time(nullptr)});
-    HR_CHECK(made.ok(), made.error().text());
-  }
-  StandOptions Node(const std::string& name, const std::string& authority = "ca") const {
-    const auto made = ctl::MakeNodeCertificate({.name = name,
-                                                .authority = folder_ + "/" + authority,
-                                                .out = folder_ + "/" + authority + "-" + name,
-                                                .hosts = {},
-                                                .days = 30,
-                                                .force = false,
-                                                .now_unix_s = std::time(nullptr)});
-    HR_CHECK(made.ok(), made.error().text());
-    StandOptions options = NodeNamed(name);
-    options.peers.tls_authority = made->authority;
-    options.peers.tls_certificate = made->certificate;
-    options.peers.tls_key = made->key;
-    return options;
-  }
   AttachedRank Attach(ControlStand& stand, ControlStand& leader, std::uint32_t rank) {
     return AttachTo(loop_, stand, {.rank = rank, .rendezvous = leader.meeting()});
   }
@@ -57,7 +28,6 @@ class PeersTls : public testing::Test {
     EXPECT_VARYING_TEXT(failed.cause);
   }
 
-  std::string folder_;
   CallerLoop loop_;
 };
 
