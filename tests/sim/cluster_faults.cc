@@ -24,6 +24,7 @@ void ClusterSimulation::CutOrMendControl(std::size_t one, std::size_t other) {
   if (one == other) return;
   ControlCut& cut = cut_control_[{std::min(one, other), std::max(one, other)}];
   if (cluster_.now() - cut.since_ns < kDetection) return;
+  if (lines_.IsGreeting(NameOf(one), NameOf(other))) return;
   cut.since_ns = cluster_.now();
   const bool mends = cut.network.has_value();
   const std::size_t network = mends ? *cut.network : dice_.Below(kControlNetworks);

@@ -232,6 +232,7 @@ void ElasticFaults::CutOrMendControl(std::size_t one, std::size_t other) {
   if (one == other) return;
   ControlCut& cut = control_cuts_[{std::min(one, other), std::max(one, other)}];
   if (run_.cluster.now() - cut.since_ns < kElasticDetection) return;
+  if (run_.lines.IsGreeting(run_.NameOf(one), run_.NameOf(other))) return;
   cut.since_ns = run_.cluster.now();
   const bool mends = cut.network.has_value();
   const std::size_t network = mends ? *cut.network : run_.dice.Below(kControlNetworks);

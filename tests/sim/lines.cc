@@ -78,6 +78,15 @@ bool Lines::Break(const std::string& one, const std::string& other) {
   return false;
 }
 
+bool Lines::IsGreeting(const std::string& one, const std::string& other) const {
+  return std::ranges::any_of(lines_, [&](const auto& entry) {
+    const std::array<End, 2>& ends = entry.second.ends;
+    const bool between = (ends[0].name == one && ends[1].name == other) ||
+                         (ends[0].name == other && ends[1].name == one);
+    return between && !entry.second.greeted;
+  });
+}
+
 void Lines::CutNetwork(const std::string& one, const std::string& other, std::size_t network) {
   cut_networks_.insert({std::min(one, other), std::max(one, other), network});
 }
@@ -165,6 +174,7 @@ void Lines::Accept(Instance from, const std::string& leader, std::uint64_t attem
   const auto status = std::make_shared<Status>();
   Carry(id, Side::kDialer, 1, [this, id, status, attempt](Line& own) {
     SimulatedService* const dialing = Find(own.ends[0].instance);
+    own.greeted = status->ok();
     if (*status) StartHeartbeat(id, Side::kDialer);
     const std::string place = own.leader;
     if (*status) return dialing->Connected(place, attempt, id);
@@ -393,12 +403,30 @@ void Lines::TryToResume(LineId id) {
     if (own.link == 0) return EndAt(id, Side::kDialer, CauseAt(line, Side::kDialer));
     return AfterAt(id, Side::kDialer, kAgainAfter, again);
   }
-  const std::size_t network = networks[dice_.Below(networks.size())];
-  timeline_.After(Delay(), [this, id, network, received = own.received.last(),
-                            instance = there->second->instance()] {
-    WhenAwake(instance, [this, id, network, received] { Resume(id, network, received); });
-  });
+  const std::uint64_t attempt = ++line.attempts;
+  for (const std::size_t network : networks) {
+    Reach(id, network, there->second->instance(), attempt);
+  }
   AfterAt(id, Side::kDialer, detection_ns_ / 4, again);
+}
+
+// As PeerReach and PeerDialer::Resume: where an answer comes from first the hello is sent.
+void Lines::Reach(LineId id, std::size_t network, Instance listener, std::uint64_t attempt) {
+  timeline_.After(Delay(), [this, id, network, listener, attempt] {
+    WhenAwake(listener, [this, id, network, listener, attempt] {
+      if (FindOpen(id, Side::kDialer) == nullptr) return;
+      AfterAt(id, Side::kDialer, Delay(), [this, id, network, listener, attempt](Line& line) {
+        if (!Reaches(line.ends[1].name, line.ends[0].name, network)) return;
+        if (line.attempts != attempt) return;
+        ++line.attempts;
+        End& own = line.at(Side::kDialer);
+        own.reached = true;
+        timeline_.After(Delay(), [this, id, network, listener, received = own.received.last()] {
+          WhenAwake(listener, [this, id, network, received] { Resume(id, network, received); });
+        });
+      });
+    });
+  });
 }
 
 // Has come to the listener, or to whoever listens there now.

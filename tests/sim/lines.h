@@ -49,6 +49,9 @@ class Lines {
   void Add(SimulatedService& service);
   void Kill(const std::string& name, Death death);
   void CutOneWay(const std::string& from, const std::string& to) { cut_.insert({from, to}); }
+  // Whether an answer to a first hello is under way between them. It tells the dialer the other
+  // addresses of the listener, so nothing else can be tried before.
+  bool IsGreeting(const std::string& one, const std::string& other) const;
   // One of the networks, both ways; the others go on.
   void CutNetwork(const std::string& one, const std::string& other, std::size_t network);
   void MendNetwork(const std::string& one, const std::string& other, std::size_t network);
@@ -104,7 +107,9 @@ class Lines {
     std::string leader;  // as the dialer calls it
     std::array<End, 2> ends;
     std::vector<Connection> connections{};  // by their numbers, from 1
+    bool greeted = false;                   // the dialer knows that it is there
     bool redials = false;
+    std::uint64_t attempts = 0;  // to reach the listener again, and answers
     End& at(Side side) { return ends[static_cast<std::size_t>(side)]; }
   };
   static Side Other(Side side) { return side == Side::kDialer ? Side::kListener : Side::kDialer; }
@@ -127,6 +132,7 @@ class Lines {
   void Abandon(LineId id, Side side);
   void Redial(LineId id);
   void TryToResume(LineId id);
+  void Reach(LineId id, std::size_t network, Instance listener, std::uint64_t attempt);
   void Resume(LineId id, std::size_t network, std::uint64_t received);
   void UseLink(Line& line, Side side, std::size_t link, std::uint64_t acknowledged);
   void ReachDialer(LineId id);
