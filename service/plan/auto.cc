@@ -19,8 +19,8 @@ constexpr double kCeilingShare = 1.0 / 16;
 
 // The blocks of `exact` with a floor or a ceiling to their size, where that changes them.
 void AddSizes(const Workload& work, const Route& route, std::vector<CandidateDraft>& candidates) {
-  const auto exact = std::ranges::find(candidates, PlanCandidate{Policy::kExact, Variant::kPlain},
-                                       &CandidateDraft::candidate);
+  const auto exact = std::ranges::find(
+      candidates, Policy::kExact, [](const CandidateDraft& each) { return each.candidate.policy; });
   HR_CHECK(exact != candidates.end(), candidates.size());
   const Draft draft = exact->draft;
   const auto add = [&](Variant variant, Draft sized) {

@@ -148,8 +148,6 @@ Draft ExactOnRoute(const Workload& work, const Route& route, double bound_s) {
     // The blocks of `exact` are whole ones.
     if (traits.from_others || (traits.halves && route.halves)) continue;
     Draft draft = MakeDraft(*policy, work, route, {.bound_s = bound_s});
-    add(draft);
-    if (!draft.barrier) continue;
     // Without the barrier the same blocks can only be earlier in use.
     draft.barrier = false;
     add(std::move(draft));
@@ -160,7 +158,6 @@ Draft ExactOnRoute(const Workload& work, const Route& route, double bound_s) {
                      return left.iteration_s < right.iteration_s;
                    });
   for (std::size_t index = 0; index < std::min(kImprovedMax, candidates.size()); ++index) {
-    if (candidates[index].draft.barrier) continue;
     if (candidates[index].draft.blocks.size() > kBlocksMax) continue;
     Improve(work, route, bound_s, candidates[index]);
   }
@@ -168,8 +165,7 @@ Draft ExactOnRoute(const Workload& work, const Route& route, double bound_s) {
                                [](const Candidate& left, const Candidate& right) {
                                  return left.iteration_s < right.iteration_s;
                                });
-  const bool simple = best->draft.barrier || best->draft.blocks.size() > kBlocksMax;
-  if (!simple) Simplify(work, route, *best);
+  if (best->draft.blocks.size() <= kBlocksMax) Simplify(work, route, *best);
   return std::move(best->draft);
 }
 

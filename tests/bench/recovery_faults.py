@@ -11,10 +11,11 @@ import itertools
 import os
 import signal
 import statistics
+import subprocess
 import time
 
 from contenders import BenchError
-from recovery_training import STEPS_MAX, begin, start_of, training
+from recovery_training import STEPS_MAX, Training, begin, start_of, training
 from support.cluster import Cluster, Services
 from support.service import Service
 
@@ -45,19 +46,34 @@ def parts(service: Service, fault_unix_s: float, seconds: float) -> dict[str, fl
     return said
 
 
+def begin_over(
+    cluster: Cluster,
+    nodes: Services,
+    run: Training,
+    ranks: int,
+    seconds: float,
+    extra: dict[str, str],
+    steps: int,
+    way: str = "headrace",
+) -> list[list[subprocess.Popen]]:
+    """Starts as many ranks on each node as on every other; their processes by node, which end with the cluster."""
+    programs: list[list[subprocess.Popen]] = [[] for _ in range(len(cluster))]
+    for rank in range(ranks):
+        at = rank * len(cluster) // ranks
+        meeting = {**extra, "HEADRACE_RENDEZVOUS": nodes.rendezvous}
+        command, environment = start_of(run, nodes[at], rank, ranks, seconds, meeting, steps, way)
+        programs[at].append(cluster[at].start(command, env=environment))
+    return programs
+
+
 def over_nodes(fault: str, ranks: int, seconds: float, tuned: bool) -> dict[str, float | None]:
     """Half of the ranks on each of two nodes, of which one is lost."""
     cluster = Cluster(nodes=2, loopback=True)
     try:
         with training() as run:
             nodes = Services(cluster, "--rails", "lo", "--detection-ms", "500" if tuned else "3000")
-            extra = {**grace(tuned), "HEADRACE_RENDEZVOUS": nodes.rendezvous}
             half = ranks // 2
-            pids: list[list[int]] = [[], []]
-            for rank in range(2 * half):
-                at = rank // half
-                command, environment = start_of(run, nodes[at], rank, 2 * half, seconds, extra, STEPS_MAX)
-                pids[at].append(cluster[at].start(command, env=environment).pid)
+            programs = begin_over(cluster, nodes, run, 2 * half, seconds, grace(tuned), STEPS_MAX)
             run.await_begun(2 * half)
             victim = 0 if fault == "leader" else 1
             fault_s, fault_unix_s = time.monotonic(), time.time()
@@ -65,7 +81,7 @@ def over_nodes(fault: str, ranks: int, seconds: float, tuned: bool) -> dict[str,
                 cluster[victim].pause()
             else:
                 cluster[victim].kill()
-            took_s = run.await_world(fault_s, half, pids[victim])
+            took_s = run.await_world(fault_s, half, [program.pid for program in programs[victim]])
             return parts(nodes[1 - victim], fault_unix_s, took_s)
     finally:
         cluster.close()

@@ -31,7 +31,7 @@ def main() -> None:
             assert row["detected_s"] >= 0 and row["decided_s"] >= 0, row
         if row["way"] == "join":
             assert row["joined_s"] > 0 and row["plain_s"] >= 0.005, row
-    assert [row["way"] for row in said["ready"]] == list(READY), said["ready"]
+    assert [(row["nodes"], row["way"]) for row in said["ready"]] == [(n, way) for n in (1, 2) for way in READY], said
     for row in said["ready"]:
         assert row["iteration_ms"] >= 5 and row["over_nothing"] > 0 and row["quick_over_nothing"] > 0, row
 

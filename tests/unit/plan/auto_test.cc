@@ -7,7 +7,9 @@
 #include <cmath>
 #include <string>
 
+#include "service/plan/bound.h"
 #include "service/plan/canonical.h"
+#include "service/plan/exact.h"
 #include "service/plan/simulate.h"
 #include "tests/unit/plan/beside.h"
 #include "tests/unit/plan/support.h"
@@ -263,6 +265,23 @@ TEST(AutoPolicy, LeavesExactWhatItIs) {
   const Recording recording = Vary(profile, {.fraction = 0.3}, 1);
   EXPECT_EQ(DraftOf(*MakePlan(Policy::kExact, profile, route, 1, {}, recording)).ranges,
             DraftOf(*MakePlan(Policy::kExact, profile, route)).ranges);
+}
+
+// Where the forward pass takes next to nothing, a barrier costs nothing on the profile's times.
+TEST(AutoPolicy, LeavesOutBarriersThatCostNothing) {
+  Random random(7);
+  for (int i = 0; i < 200; ++i) {
+    Profile profile = RandomProfile(random, 8, 1'000'000);
+    for (Tensor& tensor : profile.tensors) tensor.forward_s = 0;
+    const Route route = RandomRoute(random, profile);
+    const Workload work = MakeWorkload(profile);
+    const Draft exact = Exact(work, route, {.bound_s = LowerBound(work, route)});
+    EXPECT_FALSE(exact.barrier) << i;
+    const auto plan = MakePlan(Policy::kAuto, profile, route, 1, {},
+                               Vary(profile, {.fraction = 0.1}, static_cast<std::uint64_t>(i)));
+    ASSERT_TRUE(plan) << i << ": " << plan.error().text();
+    EXPECT_FALSE(plan->barrier) << i;
+  }
 }
 
 TEST(FasterPlan, MendsThePredictionAndKeepsTheBlocks) {
