@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import sys
 import unittest
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import torch
 from headrace.torch.comparison import Comparison
 from headrace.torch.ranges import content_of, is_divisible, put_content, range_of, write_range
-from headrace.torch.snapshot import copied
+from headrace.torch.snapshot import copied, packed, unpacked
 from headrace.torch.updates import Updates
 
 ELEMENTS = 3 * 5 * 401  # no multiple of what a processor computes at once
@@ -103,6 +105,7 @@ class Ranges(unittest.TestCase):
         """Those of FORMS that know the option."""
         found = {}
         for name, make in FORMS.items():
+
             def with_option(parameters: list[torch.nn.Parameter], make: Make = make) -> torch.optim.Optimizer:
                 plain = make(parameters)
                 group = {key: value for key, value in plain.param_groups[0].items() if key != "params"}
@@ -195,9 +198,79 @@ class OfElements(unittest.TestCase):
         self.optimizer.register_step_pre_hook(lambda *_: None)
         self.assertFalse(self.is_of_elements(self.optimizer))
 
+    def test_hooks_of_all_optimizers_have_none(self) -> None:
+        register = getattr(sys.modules[torch.optim.Optimizer.__module__], "register_optimizer_step_post_hook", None)
+        if register is None:
+            self.skipTest("this torch has no such hooks")
+        hook = register(lambda *_: None)
+        self.addCleanup(hook.remove)
+        self.assertFalse(self.is_of_elements(self.optimizer))
+
     def test_state_of_another_shape_has_none(self) -> None:
         self.assertTrue(is_divisible(self.parameter, {"step": torch.tensor(1.0), "none": None, "n": 2}))
         self.assertFalse(is_divisible(self.parameter, {"row": torch.zeros(2)}))
+
+
+class Master(torch.optim.Optimizer):
+    """Keeps float32 for parameters of fewer bits, and integers."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        super().__init__(parameters, {"lr": 0.05})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state["master"] = parameter.float().clone()
+                    state["squares"] = torch.zeros(parameter.shape)
+                    state["steps"] = torch.zeros(2, dtype=torch.int64)
+                    state["scale"] = 0.5
+                gradient = parameter.grad.float()
+                state["steps"] += 1
+                state["squares"].mul_(0.99).addcmul_(gradient, gradient, value=0.01)
+                state["master"].addcdiv_(gradient, state["squares"].sqrt().add_(1e-8), value=-group["lr"])
+                parameter.copy_(state["master"] * state["scale"])
+
+
+class AtOnce(unittest.TestCase):
+    """The whole state, packed by one rank and unpacked by another: the bits are the same, update by update."""
+
+    def require_same(self, one: dict[str, Any], other: dict[str, Any]) -> None:
+        self.assertEqual(one.keys(), other.keys())
+        for key, value in one.items():
+            if torch.is_tensor(value):
+                self.assertEqual(value.dtype, other[key].dtype, key)
+                self.assertTrue(torch.equal(value, other[key]), key)
+            else:
+                self.assertEqual(value, other[key], key)
+
+    def hand_over(self, make: Make, dtype: torch.dtype) -> None:
+        donor, newcomer = (Rank(make, seed, lambda values: values.to(dtype)) for seed in (0, 1))
+        for step in range(BEFORE):
+            donor.update(gradient_of(step).to(dtype))
+        newcomer.updates.unpack(donor.updates.pack(), {newcomer.parameter})
+        self.require_same(donor.whole(), newcomer.whole())
+        for step in range(BEFORE, BEFORE + 6):
+            for rank in (donor, newcomer):
+                rank.update(gradient_of(step).to(dtype))
+        self.require_same(donor.whole(), newcomer.whole())
+
+    def test_each_optimizer_with_parameters_of_each_type(self) -> None:
+        for dtype in (torch.float32, torch.bfloat16, torch.float64):
+            for name, make in {**FORMS, "with float32 beside": Master}.items():
+                with self.subTest(name, dtype=dtype):
+                    self.hand_over(make, dtype)
+
+    def test_numbers_text_and_mappings_come_as_they_were(self) -> None:
+        value = {"f": 0.1, "b": True, "none": None, "text": "x", "tuple": (1, [2.5]), 3: collections.OrderedDict(n=1)}
+        self.assertEqual(unpacked(packed(value)), {**value, 3: {"n": 1}})
+        self.assertEqual(unpacked(packed(collections.defaultdict(int, n=2))), {"n": 2})
+
+    def test_what_could_run_code_is_refused_by_name(self) -> None:
+        with self.assertRaisesRegex(TypeError, "reading it could run code.*keep numbers"):
+            unpacked(packed({"state": Master}))
 
 
 class Outside(unittest.TestCase):

@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headrace.errors import Timeout
+from headrace.errors import Error, Timeout
 from headrace.operation import Operation
 from headrace.torch import devices
 from headrace.torch.piece_memory import PieceMemory, Shape, bytes_of, room_of, shape_of
@@ -94,6 +94,14 @@ class PieceSize:
             wanted = max(wanted, self.bytes)  # a small one says little of larger ones
         wanted = min(max(wanted, self.bytes / self.CHANGE_MAX), self.bytes * self.CHANGE_MAX)
         self.bytes = min(max(int(wanted), self._least), self._most)
+
+    def halve(self) -> bool:
+        """There is no memory for so large a piece; False: none is smaller."""
+        if self.bytes <= self.MIN:
+            return False
+        self.bytes = self._most = self.bytes // 2
+        self._least = min(self._least, self._most)
+        return True
 
 
 @dataclasses.dataclass
@@ -267,7 +275,17 @@ class Donor:
         return sum(map(room_of, tensors))
 
     def _fill(self) -> tuple[list[list[Any]], int]:
-        """Copies the next piece; returns what is in it, and its size."""
+        """Copies the next piece, as large as there is memory for; returns what is in it, and its size."""
+        while True:
+            sent, begin = self._sent, self._begin
+            try:
+                return self._fill_whole()
+            except Error as error:
+                if error.code != "exhausted" or not self._size.halve():
+                    raise
+                self._sent, self._begin = sent, begin
+
+    def _fill_whole(self) -> tuple[list[list[Any]], int]:
         tensors: list[torch.Tensor] = []
         shapes: list[tuple[Shape, int]] = []
         size, contents = 0, []
@@ -440,6 +458,7 @@ class Listener:
             return
         members = {m.parameter: m for slot in self._slots for m in slot.members}
         for index, parameter in enumerate(self._parameters):
+            parameter.grad = None  # of an attempt before, or of the program's
             member = members.get(parameter)
             if index in step["alone"] or member is None:
                 continue

@@ -279,6 +279,7 @@ class Recovery:
         else:
             # Those that are behind get the state of before the newest iteration, too.
             self._hand_over(facts, slots)
+            self._newcomers = []  # they have all, and their part in the newest
             iteration = newest - 1
         for slot in slots:
             slot.open = False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,7 +61,9 @@ def put_back(value: Any, before: Any) -> Any:
 
 
 def packed(value: Any) -> torch.Tensor:
-    """A value as copied() makes it, as bytes."""
+    """A value as copied() makes it, as bytes; other things only as far as loaded() knows their classes."""
+    if not is_value(value):
+        return saved((None, value))
     tensors: list[torch.Tensor] = []
     text = json.dumps(encoded(value, tensors)).encode()
     return saved((torch.frombuffer(bytearray(text), dtype=torch.uint8), tensors))
@@ -69,6 +72,8 @@ def packed(value: Any) -> torch.Tensor:
 def unpacked(data: torch.Tensor) -> Any:
     """What packed() was given, with its tensors on the CPU."""
     text, tensors = loaded(data)
+    if text is None:
+        return tensors
     return decoded(json.loads(bytes(text.numpy())), tensors)
 
 
@@ -80,8 +85,14 @@ def saved(value: Any) -> torch.Tensor:
 
 
 def loaded(data: torch.Tensor) -> Any:
-    """What saved() was given, with its tensors on the CPU."""
-    return torch.load(_Reader(data), map_location="cpu", weights_only=True)
+    """What saved() was given, with its tensors on the CPU. TypeError for a class whose reading could run code."""
+    try:
+        return torch.load(_Reader(data), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise TypeError(
+            "the state of another rank has what is not read here, since reading it could run code: keep numbers, text, "
+            f"None, tensors, lists, tuples and dicts in the optimizer's state: {error}"
+        ) from error
 
 
 class _Reader(io.RawIOBase):
@@ -136,7 +147,7 @@ def encoded(value: Any, tensors: list[torch.Tensor]) -> Any:
     if torch.is_tensor(value):
         tensors.append(value)
         return ["tensor", len(tensors) - 1]
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return ["dict", [[encoded(key, tensors), encoded(each, tensors)] for key, each in value.items()]]
     if isinstance(value, (list, tuple)):
         return ["list" if isinstance(value, list) else "tuple", [encoded(each, tensors) for each in value]]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Container, Sequence
 from typing import Any
 
 import torch
 
 from headrace.torch.devices import without_autocast
-from headrace.torch.snapshot import loaded, saved
+from headrace.torch.snapshot import packed, put_back, unpacked
 
 DIGEST_BYTES = 16
 Options = list[dict[str, Any]]  # of each parameter group, without its parameters
@@ -109,7 +110,11 @@ class Updates:
         if own_step is not None and not any(hasattr(own_step, mark) for mark in _SCHEDULERS_MARKS):
             return False
         hooks = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")  # torch 2
-        return not any(getattr(optimizer, name, None) for name in hooks)
+        of_all = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+        module = sys.modules[torch.optim.Optimizer.__module__]
+        return not any(getattr(optimizer, name, None) for name in hooks) and not any(
+            getattr(module, name, None) for name in of_all
+        )
 
     def outside(self) -> dict[Any, Any]:
         """What its state has under keys that are no parameters; not a copy."""
@@ -122,9 +127,10 @@ class Updates:
 
     def set_outside(self, values: dict[Any, Any]) -> None:
         """As outside() of another rank."""
-        for key in self.outside():
+        before = self.outside()
+        for key in before:
             del self._optimizer.state[key]
-        self._optimizer.state.update(values)
+        self._optimizer.state.update({key: put_back(value, before.get(key)) for key, value in values.items()})
 
     def digest(self, tensors: Sequence[torch.Tensor] | None = None) -> bytes:
         """A hash of these, or of all parameters, for ranks to compare."""
@@ -137,22 +143,32 @@ class Updates:
     def pack(self) -> torch.Tensor:
         """Parameters and state, for another rank's unpack(), as bytes."""
         parameters = [p.detach() for p in self.parameters()]
-        return saved((parameters, self._optimizer.state_dict()["state"]))
+        return packed((parameters, self._optimizer.state_dict()["state"]))
 
     def unpack(
-        self, packed: torch.Tensor, lacking: Container[torch.nn.Parameter]
+        self, data: torch.Tensor, lacking: Container[torch.nn.Parameter]
     ) -> None:
         """Takes what another rank has packed; the options stay this rank's.
 
         Parameters that are not ``lacking`` are not written to: they have the same values already.
         """
-        parameters, state = loaded(packed)
+        parameters, state = unpacked(data)  # torch 1.13 loads no float but in text
         with torch.inference_mode(False), torch.no_grad():
             for own, given in zip(self.parameters(), parameters):
                 if own in lacking:
                     own.copy_(given)
             groups = self._optimizer.state_dict()["param_groups"]
             self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+            self._restore_types(state)
+
+    def _restore_types(self, state: dict[Any, Any]) -> None:
+        """load_state_dict() gives state its parameter's element type, which rounds what is kept in another."""
+        for index, parameter in enumerate(self.parameters()):
+            own = self.state_of(parameter)
+            for key, value in state.get(index, {}).items():
+                loaded_as = own.get(key)
+                if torch.is_tensor(value) and torch.is_tensor(loaded_as) and loaded_as.dtype != value.dtype:
+                    own[key] = value.to(loaded_as.device)
 
     def _refuse_changes(self, after: Options, before: Options) -> None:
         for group, options in zip(after, before):
