@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headrace.torch.tracing import untraced
+from headrace.torch.tracing import trace_forward, untraced
 
 if TYPE_CHECKING:
     from headrace.torch.gradient_flow import GradientFlow
@@ -42,8 +42,11 @@ class ModelHooks:
 
     def __init__(self, model: torch.nn.Module, flow: GradientFlow) -> None:
         self._handles: list[Any] = []
+        self._framed: list[torch.nn.Module] = []
         for module in model.modules():
-            self._register(module, flow)
+            # No module waits where there are no parameters, and each hook breaks a compiled model's graph.
+            if module is model or any(True for _ in module.parameters()):
+                self._register(module, flow)
         self._handles.append(
             model.register_forward_hook(
                 untraced(lambda _, __, result: flow.after_forward(result))
@@ -57,6 +60,8 @@ class ModelHooks:
         # Before others: weight_norm's, for one, reads parameters.
         module._forward_pre_hooks.move_to_end(handle.id, last=False)
         self._handles.append(handle)
+        if trace_forward(module):
+            self._framed.append(module)
         # A state_dict refers to the parameters, so what is updated after it was made is in it.
         self._handles.append(
             module._register_state_dict_hook(lambda *_: flow.make_updates())
@@ -69,4 +74,6 @@ class ModelHooks:
         """The model is as it was."""
         for handle in self._handles:
             handle.remove()
-        self._handles = []
+        for module in self._framed:
+            vars(module).pop("forward", None)
+        self._handles, self._framed = [], []
