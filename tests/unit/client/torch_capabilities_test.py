@@ -1,6 +1,7 @@
 """What a backend of torch.distributed is asked for beyond float32: few elements or none, rare types, late ends."""
 
 import gc
+import inspect
 import random
 import threading
 import time
@@ -13,6 +14,9 @@ import torch.distributed as dist
 from headrace.torch.work import Completer, Work
 from ranks import ServiceCase
 from torch_ranks import MODERN, main, run_group
+
+# Some versions (2.11) refuse to broadcast conjugated tensors themselves, whatever the backend is.
+BROADCASTS_VIEWS = "view_as_real" not in inspect.getsource(dist.broadcast)
 
 
 def failure_of(call):
@@ -333,7 +337,8 @@ def conjugated_and_negated(rank):
     numbers = torch.tensor([1 + 2j, 3 - 1j]) * (rank + 1)
     conjugated, negated = numbers.clone().conj(), numbers.clone().conj().imag
     assert conjugated.is_conj() and negated.is_neg()
-    dist.broadcast(conjugated, 0)  # torch itself refuses to reduce such
+    if BROADCASTS_VIEWS:
+        dist.broadcast(conjugated, 0)  # torch itself refuses to reduce such
     dist.all_reduce(negated)
     return conjugated.tolist(), negated.tolist()
 
@@ -435,7 +440,9 @@ class Capabilities(ServiceCase):
 
     def test_conjugated_and_negated_views_are_what_they_say(self):
         for results in run_group(self.service, 2, conjugated_and_negated):
-            self.assertEqual(results, ([1 - 2j, 3 + 1j], [-6, 3]))
+            if BROADCASTS_VIEWS:
+                self.assertEqual(results[0], [1 - 2j, 3 + 1j])
+            self.assertEqual(results[1], [-6, 3])
 
     def test_complex_numbers_are_summed_and_averaged(self):
         for rank, results in enumerate(run_group(self.service, 2, complex_sums)):
