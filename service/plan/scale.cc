@@ -6,6 +6,7 @@
 #include <string>
 
 #include "ipc/base/check.h"
+#include "ipc/base/collective_work.h"
 
 namespace headrace::plan {
 namespace {
@@ -26,24 +27,23 @@ Level Inner(const Cluster& cluster) {
           1 / cluster.inner_bytes_per_s};
 }
 
+PiecewiseCost Line(const Level& level, Collective kind, WireAlgorithm algorithm) {
+  const CollectiveWork work =
+      WorkOf(kind, algorithm, static_cast<std::uint32_t>(level.count)).value();
+  return Affine(work.steps * level.latency_s, work.sent * level.s_per_byte);
+}
+
 PiecewiseCost Ring(const Level& level) {
-  return Affine(2 * (level.count - 1) * level.latency_s,
-                2 * (level.count - 1) / level.count * level.s_per_byte);
+  return Line(level, Collective::kAllReduce, WireAlgorithm::kRing);
 }
 
 PiecewiseCost HalfRing(const Level& level) {
-  return Affine((level.count - 1) * level.latency_s,
-                (level.count - 1) / level.count * level.s_per_byte);
+  return Line(level, Collective::kReduceScatter, WireAlgorithm::kRing);
 }
 
 PiecewiseCost Halving(const Level& level) {
-  const auto count = static_cast<std::uint32_t>(level.count);
-  HR_CHECK(count >= 1, level.count);
-  const double power = std::bit_floor(count);
-  const double folds = std::has_single_bit(count) ? 0 : 2;
-  const double steps = 2.0 * (std::bit_width(count) - 1);
-  return Affine((steps + folds) * level.latency_s,
-                (2 * (power - 1) / power + folds) * level.s_per_byte);
+  HR_CHECK(level.count >= 1, level.count);
+  return Line(level, Collective::kAllReduce, WireAlgorithm::kHalvingDoubling);
 }
 
 PiecewiseCost Tree(const Level& outer, const Level& inner) {

@@ -48,8 +48,8 @@ class Trace:
         posts = [step for step in program if "post" in step]
         scale = arguments.size_scale / ELEMENT / world
         counts = {step["name"]: max(1, int(step["bytes"] * scale)) * world for step in posts}
-        # What is sent to all lies beside what is received from all.
-        twice = {step["name"] for step in posts if step["post"] == "all_to_all"}
+        # What each rank sends lies beside what it receives.
+        twice = {step["name"] for step in posts if step["post"] in ("all_to_all", "gather", "scatter")}
         specs = [((count * (2 if name in twice else 1),), "float16", name) for name, count in counts.items()]
         specs.append(((1,), "int32", "goes_on"))
         memory = session.arena(arena.bytes_for(specs))
@@ -69,11 +69,16 @@ class Trace:
         if kind in ("send", "receive"):
             call = session.send if kind == "send" else session.receive
             return call(x, step["rank"], step["tag"], async_op=True)
-        if kind == "all_to_all":
-            part = self.counts[step["name"]] // session.world_size
-            ranges = [x.range(index * part, part) for index in range(2 * session.world_size)]
-            return session.all_to_all(ranges[: session.world_size], ranges[session.world_size :], async_op=True)
-        return getattr(session, kind)(x, async_op=True)
+        root = {"root": step.get("root", 0)} if kind in ("reduce", "broadcast", "gather", "scatter") else {}
+        if kind in ("all_to_all", "gather", "scatter"):
+            world = session.world_size
+            part = self.counts[step["name"]] // world
+            ranges = [x.range(index * part, part) for index in range(2 * world)]
+            if kind == "all_to_all":
+                return session.all_to_all(ranges[:world], ranges[world:], async_op=True)
+            parts = ranges[:world] if session.rank == root["root"] else None
+            return getattr(session, kind)(ranges[world], parts, async_op=True, **root)
+        return getattr(session, kind)(x, async_op=True, **root)
 
     def iterate(self) -> tuple[float, float]:
         """Seconds of one iteration, and those of them in which the rank waited."""

@@ -1,14 +1,12 @@
 #include "transport/exchange/choose.h"
 
 #include <array>
-#include <bit>
 #include <span>
+
+#include "ipc/base/collective_work.h"
 
 namespace headrace::transport {
 namespace {
-
-// Seconds a byte of an input that is received and summed; a core of a server does 5 to 10 GB/s.
-constexpr double kSumSecondsPerByte = 0.15e-9;
 
 // The cheapest; of equals the first.
 Pattern Cheapest(std::span<const Pattern> patterns, double bytes, const Choice& choice) {
@@ -88,37 +86,35 @@ Pattern ChoosePattern(const CollectiveSpec& spec, const Choice& choice) {
 }
 
 double PredictSeconds(Pattern pattern, double bytes, const Choice& choice) {
-  const double n = choice.data_count;
-  const double startup = choice.cost.startup_s;
-  const auto line = [&choice](double steps, double sent, double summed) {
-    return steps * choice.cost.startup_s + choice.cost.s_per_byte * sent +
-           kSumSecondsPerByte * summed;
+  const auto line = [&choice, bytes](const CollectiveWork& work) {
+    return work.steps * choice.cost.startup_s + choice.cost.s_per_byte * (work.sent * bytes) +
+           kSumSecondsPerByte * (work.summed * bytes);
+  };
+  const auto by = [&line, &choice](Collective kind, WireAlgorithm algorithm) {
+    return line(WorkOf(kind, algorithm, choice.data_count).value());
   };
   switch (pattern) {
     case Pattern::kExchange:
-      return line(1, (n - 1) * bytes, (n - 1) * bytes);
-    case Pattern::kDoubling: {
-      const std::uint32_t leaders = std::bit_floor(choice.data_count);
-      const double steps = std::countr_zero(leaders) + (leaders == choice.data_count ? 0 : 2);
-      return line(steps, steps * bytes, steps * bytes);
-    }
+      return by(Collective::kAllReduce, WireAlgorithm::kDirect);
+    case Pattern::kDoubling:
+      return by(Collective::kAllReduce, WireAlgorithm::kDoubling);
     case Pattern::kScatter:
-      return line(2, 2 * (n - 1) / n * bytes, (n - 1) / n * bytes);
+      return by(Collective::kAllReduce, WireAlgorithm::kByOwners);
     case Pattern::kRing:
-      return line(2 * (n - 1), 2 * (n - 1) / n * bytes, (n - 1) / n * bytes);
+      return by(Collective::kAllReduce, WireAlgorithm::kRing);
     case Pattern::kServed: {
       // A link of a data node carries all once in each direction; a server's, its share of all.
-      const double share = n / choice.servers_count;
-      return line(2, (share > 1 ? share : 1) * bytes, share * bytes);
+      const double share = static_cast<double>(choice.data_count) / choice.servers_count;
+      return line({2, share > 1 ? share : 1, share});
     }
     case Pattern::kToRoot:
-      return line(1, (n - 1) * bytes, (n - 1) * bytes);  // all come in through the root's link
+      return by(Collective::kReduce, WireAlgorithm::kDirect);
     case Pattern::kFromRoot:
-      return line(1, (n - 1) * bytes, 0);
+      return by(Collective::kBroadcast, WireAlgorithm::kDirect);
     case Pattern::kFromRootByOwners:
-      return line(2, bytes, 0);
+      return by(Collective::kBroadcast, WireAlgorithm::kByOwners);
     case Pattern::kBarrier:
-      return startup * std::bit_width(choice.data_count - 1);
+      return by(Collective::kBarrier, WireAlgorithm::kDirect);
   }
   return 0;
 }

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "service/plan/tool/curves_file.h"
+#include "service/plan/tool/operations.h"
 #include "service/plan/tool/options.h"
 #include "service/plan/tool/show.h"
 #include "service/plan/tool/simulate.h"
@@ -15,6 +16,7 @@ int main(int argc, char** argv) {
   headrace::plan::tool::AddSweep(app, exit_code);
   headrace::plan::tool::AddShow(app, exit_code);
   headrace::plan::tool::AddCurves(app, exit_code);
+  headrace::plan::tool::AddOperations(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
