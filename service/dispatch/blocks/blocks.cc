@@ -158,7 +158,7 @@ std::uint64_t Blocks::CountBlocks(const Job& job, const Operation& operation) {
 std::uint64_t Blocks::BlockBytes(const Job& job, const Operation& operation, TimeNs now) const {
   const bool in_messages = MovesInMessages(operation.spec.kind);
   if (job.nodes() != nullptr && !in_messages) {
-    return operation.planned() ? 0 : job.nodes()->block_bytes;
+    return operation.planned() ? 0 : BlockBytesBetweenNodes(operation.spec, *job.nodes());
   }
   const std::uint64_t bytes = operation.spec.OnGpu() ? kSharedGpuBlockBytes : kSharedBlockBytes;
   const std::uint64_t size =

@@ -30,6 +30,14 @@ Cutting CuttingOf(const OperationSpec& spec, std::uint32_t world_size, std::uint
 
 }  // namespace
 
+std::uint64_t BlockBytesBetweenNodes(const OperationSpec& spec, const JobNodes& nodes) {
+  // NCCL moves a block as one call, which has its price.
+  if (!IsParted(spec.kind) || CrossesFromGpus(spec, nodes)) return nodes.block_bytes;
+  // Half as many as an operation may have; the rest is for parts that end within a block.
+  const std::uint64_t least = spec.Bytes() / (kBlocksPerOperationMax / 2);
+  return std::min(nodes.block_bytes, std::max(kPartBlockBytesMax, least));
+}
+
 std::uint64_t BlocksCount(const OperationSpec& spec, std::uint32_t world_size,
                           std::uint64_t block_bytes) {
   const Cutting cutting = CuttingOf(spec, world_size, block_bytes);

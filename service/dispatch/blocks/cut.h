@@ -15,6 +15,12 @@
 
 namespace headrace::service {
 
+// Bytes of the blocks between nodes of an operation that is not planned, the same on every node.
+// Its parts are cut into smaller blocks than `nodes` has, so that links to several ranks' nodes are
+// busy at the same time: a transport has some MiB under way, in the order of blocks.
+inline constexpr std::uint64_t kPartBlockBytesMax = std::uint64_t{1} << 20;
+std::uint64_t BlockBytesBetweenNodes(const OperationSpec& spec, const JobNodes& nodes);
+
 // Into how many blocks of at most `block_bytes`; 0: the operation is one block. More than
 // kBlocksPerOperationMax cannot be carried out.
 std::uint64_t BlocksCount(const OperationSpec& spec, std::uint32_t world_size,

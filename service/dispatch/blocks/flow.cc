@@ -145,7 +145,8 @@ void Flow::MakeReady(Job& job, Operation& operation, TimeNs now) {
   if (!moves) return End(job, operation, now);
   if (operation.comes && ReceiveData(job, operation, now)) return;
   if (in_messages) return blocks_.Begin(job, operation, now);
-  const std::uint64_t block_bytes = job.nodes() == nullptr ? 0 : job.nodes()->block_bytes;
+  const std::uint64_t block_bytes =
+      job.nodes() == nullptr ? 0 : BlockBytesBetweenNodes(operation.spec, *job.nodes());
   const std::uint64_t blocks =
       operation.spec.uneven
           ? PartNumbersCount(PartsOf(job, operation.spec), operation.spec.dtype, block_bytes)

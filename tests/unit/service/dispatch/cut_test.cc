@@ -62,6 +62,29 @@ TEST(Cut, CoversEachElementOnceWithBlocksOfOneRoot) {
   }
 }
 
+TEST(Cut, CutsPartsIntoBlocksOfWhichSeveralAreUnderWay) {
+  constexpr std::uint64_t kMiB = 1 << 20;
+  JobNodes nodes = Nodes({{0}, {1}}, 4 * kMiB);
+  const auto bytes_of = [&nodes](Collective kind, std::uint64_t count, bool on_gpu = false) {
+    OperationSpec spec = Shape(kind, count);
+    if (on_gpu) spec.device = 0;
+    return BlockBytesBetweenNodes(spec, nodes);
+  };
+  EXPECT_EQ(bytes_of(Collective::kReduceScatter, 8 * kMiB), kMiB);
+  EXPECT_EQ(bytes_of(Collective::kAllGather, 8 * kMiB), kMiB);
+  EXPECT_EQ(bytes_of(Collective::kAllReduce, 8 * kMiB), 4 * kMiB);
+  EXPECT_EQ(bytes_of(Collective::kBroadcast, 8 * kMiB), 4 * kMiB);
+  // What had room for its blocks still has it.
+  const OperationSpec large = Shape(Collective::kAllGather, std::uint64_t{16} << 30);
+  EXPECT_EQ(BlockBytesBetweenNodes(large, nodes), 2 * kMiB);
+  EXPECT_LE(BlocksCount(large, 64, 2 * kMiB), kBlocksPerOperationMax);
+  // NCCL moves each block by a call.
+  nodes.nccl_lanes = 1;
+  EXPECT_EQ(bytes_of(Collective::kAllGather, 8 * kMiB, true), 4 * kMiB);
+  nodes.block_bytes = 64;
+  EXPECT_EQ(bytes_of(Collective::kAllGather, 8 * kMiB), 64U);
+}
+
 TEST(Cut, GivesABarrierOneBlockThatMeetsTheOtherNodes) {
   const JobNodes nodes = Nodes({{0, 1}, {2}}, 64);
   const OperationSpec spec = Shape(Collective::kBarrier, 0);
