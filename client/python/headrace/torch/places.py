@@ -83,6 +83,11 @@ class Places:
         self._set_host([each for each in self._host[1] if each is not place])
         return True
 
+    @property
+    def has_host(self) -> bool:
+        """Whether any memory of the host is shared."""
+        return bool(self._host[1])
+
     def _set_host(self, places: list[Place]) -> None:
         places.sort(key=lambda place: place.base)
         self._host = ([place.base for place in places], places)

@@ -136,6 +136,8 @@ class Poster:
     ) -> list[Operation | StreamOperation]:
         """One operation on an array. An empty one is posted, too: other ranks match it."""
         device = devices.device_of(array)
+        if device is None and not self.places.has_host:
+            return [collective(array, *arguments, async_op=True)]
         devices.refuse_capture(device)
         with self._lock:
             where = self.places.find(array)

@@ -367,9 +367,10 @@ class ProcessGroup(Reconfigurable, GroupNames, dist.ProcessGroup):
 
     def send(self, tensors: Tensors, other: int, tag: int = 0) -> Work:
         """Ends when ``other`` receives and the tensor has left, and may be used again."""
-        operations = []
+        send, operations = self.session.send, []
         for tensor in tensors:
-            operations += _post(self.session.send, elements.to_move(tensor), other, tag)
+            array = elements.to_move(tensor)
+            operations += self.poster.post(send, array, other, tag, writes=False)
         work = self._work(operations, tensors, None, source=-1)
         if isinstance(work, StreamWork):
             self._kept.look_after(work)
@@ -377,27 +378,24 @@ class ProcessGroup(Reconfigurable, GroupNames, dist.ProcessGroup):
 
     def recv(self, tensors: Tensors, other: int, tag: int = 0) -> Work:
         """Receives what ``other`` sends, which has the same size and type."""
-        arrays = [elements.to_move(tensor) for tensor in tensors]
-        operations = []
-        for array in arrays:
-            operations += _post(self.session.receive, array, other, tag)
-        return self._work(
-            operations, tensors, lambda: _put_back(arrays, tensors), source=other
-        )
+        operations, finish = self._receive(tensors, other, tag)
+        return self._work(operations, tensors, finish, source=other)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
         """Receives from whoever has sent first under that tag; source_rank() of the Work says who it was."""
+        operations, finish = self._receive(tensors, None, tag)
+        source = (lambda: operations[-1].source) if operations else -1
+        return self._work(operations, tensors, finish, source=source)
+
+    def _receive(
+        self, tensors: Tensors, other: int | None, tag: int
+    ) -> tuple[list[Operation], Callable[[], None]]:
+        # Also what puts the results in their places.
         arrays = [elements.to_move(tensor) for tensor in tensors]
-        operations = []
+        receive, operations = self.session.receive, []
         for array in arrays:
-            operations += _post(self.session.receive, array, None, tag)
-
-        def source() -> int:
-            return operations[-1].source if operations else -1
-
-        return self._work(
-            operations, tensors, lambda: _put_back(arrays, tensors), source=source
-        )
+            operations += self.poster.post(receive, array, other, tag)
+        return operations, lambda: _put_back(arrays, tensors)
 
     recvAnysource = recv_anysource
 

@@ -40,7 +40,7 @@ class Work(_Base):
         super().__init__()
         self._open = list(operations)
         self._result: list[torch.Tensor] | None = list(result)  # see result()
-        self._references = [weakref.ref(tensor) for tensor in self._result]
+        self._references: list[weakref.ref] = []  # to its tensors, once it has let go of them
         self._finish = finish
         self._completer = completer
         self._source = source
@@ -74,9 +74,9 @@ class Work(_Base):
 
     def settle(self, limit_s: float | None) -> bool:
         """Whether all has ended, for good or ill, within that time."""
-        deadline = None if limit_s is None else time.monotonic() + limit_s
         if self._settled:
             return True
+        deadline = None if limit_s is None else time.monotonic() + limit_s
         # Without the lock, so that other threads wait for as long as they want to.
         for operation in tuple(self._open):
             if not self._end(operation, seconds_left(deadline)):
@@ -128,6 +128,13 @@ class Work(_Base):
         self._finish = None
         self._settled = True
         if self._is_old:
+            self._drop_result()
+
+    def _drop_result(self) -> None:
+        # Another thread that finds no result finds the references, too.
+        result = self._result
+        if result is not None:
+            self._references = [weakref.ref(tensor) for tensor in result]
             self._result = None
 
     def abandon(self, error: Exception) -> None:
@@ -162,10 +169,14 @@ class Work(_Base):
         return [tensor for tensor in found if tensor is not None]
 
     def _release_result(self) -> None:
-        if self._result is None:
+        result = self._result
+        if result is None:
             return
-        if sum(tensor.numel() * tensor.element_size() for tensor in self._result) > _SMALL_MAX:
-            self._result = None
+        size = 0
+        for tensor in result:
+            size += tensor.numel() * tensor.element_size()
+        if size > _SMALL_MAX:
+            self._drop_result()
 
     def source_rank(self) -> int:
         """The rank that sent, of a recv; -1 for a receive from any rank until it has ended."""
@@ -202,16 +213,18 @@ class Work(_Base):
 
     def forget_results(self) -> None:
         """Keeps the tensors no longer than it is open."""
+        if self._result is None:
+            return
         with self._lock:
             self._is_old = True
             if self._settled:
-                self._result = None
+                self._drop_result()
 
     def let_go_of_future(self) -> None:
         """When it is done: its value is with who has asked for it."""
         with self._lock:
             self._future = None
-            self._result = None
+            self._drop_result()
 
     def _value(
         self, result: list[torch.Tensor], started: torch.futures.Future
