@@ -69,7 +69,7 @@ HttpConnection::HttpConnection(Site& site, kj::Timer& timer, const kj::HttpHeade
       timer_(timer),
       table_(table),
       pace_(pace),
-      idle_since_ns_(MonotonicNow()),
+      since_ns_(MonotonicNow()),
       server_(timer, table, *this, SettingsOf(*this, *this)) {}
 
 kj::Promise<void> HttpConnection::Serve(kj::Own<kj::AsyncIoStream> client) {
@@ -98,6 +98,7 @@ kj::Promise<void> HttpConnection::request(kj::HttpMethod method, kj::StringPtr u
     return Refuse(413, "a body is not taken", response);
   }
   answering_ = true;
+  since_ns_ = MonotonicNow();
   // Also when there is nothing to wait for: a timer fires only after the loop has looked for other
   // timers and connections.
   return timer_.afterDelay(pace_.Book(1, MonotonicNow()) * kj::NANOSECONDS)
@@ -109,7 +110,7 @@ kj::Promise<void> HttpConnection::request(kj::HttpMethod method, kj::StringPtr u
       }))
       .attach(kj::defer([this] {
         answering_ = false;
-        idle_since_ns_ = MonotonicNow();
+        since_ns_ = MonotonicNow();
       }));
 }
 

@@ -32,9 +32,9 @@ class HttpConnection final : private kj::HttpService,
   // Serves until the client leaves or is thrown out; neither is an error. Call it once.
   kj::Promise<void> Serve(kj::Own<kj::AsyncIoStream> client);
 
-  // Whether it waits for the client to ask, and since when.
+  // Whether it waits for the client to ask, and since when it does that or answers.
   bool idle() const { return !answering_; }
-  TimeNs idle_since_ns() const { return idle_since_ns_; }
+  TimeNs since_ns() const { return since_ns_; }
 
  private:
   kj::Promise<void> request(kj::HttpMethod method, kj::StringPtr url,
@@ -55,7 +55,7 @@ class HttpConnection final : private kj::HttpService,
   bool answering_ = false;
   bool closing_ = false;  // the client asks for no more
   kj::Own<kj::PromiseFulfiller<void>> closed_;
-  TimeNs idle_since_ns_;
+  TimeNs since_ns_;
   kj::HttpServer server_;
 };
 

@@ -60,11 +60,12 @@ void HttpListener::LetIn(kj::Own<kj::AsyncIoStream> client) {
 
 bool HttpListener::MakeRoom() {
   if (connections_.size() < kHttpConnectionsMax) return true;
+  const TimeNs now = MonotonicNow();
   auto longest = connections_.end();
   for (auto each = connections_.begin(); each != connections_.end(); ++each) {
-    if (!each->second.http->idle()) continue;
-    if (longest == connections_.end() ||
-        each->second.http->idle_since_ns() < longest->second.http->idle_since_ns()) {
+    const HttpConnection& http = *each->second.http;
+    if (!http.idle() && now - http.since_ns() < kHttpAnswerKept) continue;
+    if (longest == connections_.end() || http.since_ns() < longest->second.http->since_ns()) {
       longest = each;
     }
   }

@@ -1,9 +1,9 @@
 // The port of metrics, health and status page. The http thread only.
 //
 // Whoever reaches it may read everything there; it changes nothing. It has a few dozen connections
-// at most: beyond them the one that has been idle longest makes room, and when none is, the
-// newcomer is turned away. So no client, slow or silent, keeps others out for longer than an answer
-// may take.
+// at most: beyond them the one makes room that has been idle longest, or has not read its answer
+// for two seconds; when there is none, the newcomer is turned away. So no client, slow or silent,
+// keeps others out for longer than that.
 #pragma once
 
 #include <kj/async-io.h>
@@ -23,6 +23,7 @@
 namespace headrace::service {
 
 inline constexpr std::size_t kHttpConnectionsMax = 32;
+inline constexpr TimeNs kHttpAnswerKept = 2 * kSecond;  // also where others need the place
 // The limit of all connections together; see message_pacer.h. One costs as much as a request.
 inline constexpr TimeNs kHttpRequestsPerSecond = 500;
 inline constexpr TimeNs kHttpRequestsBurst = 500;

@@ -149,6 +149,18 @@ void Mapper::Handle(const MakeScratch& message) {
   Add(message.uid, ScratchMaking{.request = message, .memory = {}, .instead = {}});
 }
 
+void Mapper::Handle(const CancelScratch& message) {
+  for (auto& [uid, queue] : queues_) {
+    for (Work& work : queue) {
+      auto* const making = std::get_if<ScratchMaking>(&work);
+      if (making == nullptr || making->request.job != message.job) continue;
+      DiscardScratch rest{.memory = {}, .uid = uid};
+      if (making->memory) rest.memory.push_back(std::move(*making->memory));
+      work = std::move(rest);
+    }
+  }
+}
+
 void Mapper::Handle(DiscardScratch message) {
   const std::uint32_t uid = message.uid;
   Add(uid, std::move(message));

@@ -102,6 +102,7 @@ class Mapper final : public Actor {
   void Handle(DiscardSession message);
   void Handle(DiscardMemory message);
   void Handle(const MakeScratch& message);
+  void Handle(const CancelScratch& message);
   void Handle(DiscardScratch message);
   void Handle(const PinResiduals& message);
   void Handle(const CancelPinning& message);

@@ -60,6 +60,10 @@ struct MakeScratch {
   std::uint64_t place_bytes = 0;
   std::uint64_t places_count = 0;
 };
+// The job is over: what is still being made for it goes at once, and is not answered.
+struct CancelScratch {
+  JobId job;
+};
 // Gives it back; no lane uses it any more.
 struct DiscardScratch {
   std::vector<ScratchMemory> memory;
@@ -82,8 +86,8 @@ struct DiscardResiduals {
   transport::PinnedRange pinned;
   std::uint32_t uid = 0;
 };
-using MappingMessage =
-    std::variant<MapSegment, MapDeviceSegment, CancelMapping, DiscardSession, DiscardMemory,
-                 MakeScratch, DiscardScratch, PinResiduals, CancelPinning, DiscardResiduals, Ping>;
+using MappingMessage = std::variant<MapSegment, MapDeviceSegment, CancelMapping, DiscardSession,
+                                    DiscardMemory, MakeScratch, CancelScratch, DiscardScratch,
+                                    PinResiduals, CancelPinning, DiscardResiduals, Ping>;
 
 }  // namespace headrace::service

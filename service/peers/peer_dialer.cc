@@ -164,6 +164,7 @@ kj::Promise<void> PeerDialer::Serve() {
     if (channel_->silent()) UseNextAddress();
     redial_ = nullptr;
     redials_ = false;
+    unanswered_.clear();
     reach_ = nullptr;
     link_ = nullptr;
     channel_ = nullptr;
@@ -199,7 +200,16 @@ kj::Promise<void> PeerDialer::Redial() {
                                                   .addresses = AddressesToTry(),
                                                   .attempt_ns = options_.detection_ns / 2},
                                security_, network_, timer_);
-  return reach_->Answered().then([this](Result<PeerReach::Reached> reached) -> kj::Promise<void> {
+  kj::Promise<Result<PeerReach::Reached>> answered = reach_->Answered();
+  if (!unanswered_.empty()) {
+    // The others may be cut off, and then say nothing: that one is tried again.
+    auto timeout = timer_.afterDelay(options_.detection_ns / 8 * kj::NANOSECONDS)
+                       .then([]() -> Result<PeerReach::Reached> {
+                         return Error(Code::kTimeout, "no other address answers");
+                       });
+    answered = answered.exclusiveJoin(kj::mv(timeout));
+  }
+  return answered.then([this](Result<PeerReach::Reached> reached) -> kj::Promise<void> {
     reach_ = nullptr;
     if (!channel_->NeedsLink()) return Redial();
     if (reached) return Resume(kj::mv(reached).value());

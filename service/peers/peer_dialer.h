@@ -83,7 +83,7 @@ class PeerDialer final : public PeerLink::Owner,
   kj::Promise<void> Serve();
   // Until the channel has a link that answers, or is lost.
   kj::Promise<void> Redial();
-  // After a moment, and at that address only if there is no other.
+  // After a moment, and at that address only if no other answers.
   kj::Promise<void> RedialWithout(const std::string& address);
   kj::Promise<void> Resume(PeerReach::Reached reached);
   std::vector<std::string> AddressesToTry() const;

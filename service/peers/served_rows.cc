@@ -20,7 +20,8 @@ void ServedRows::Show(const FollowedJobs::Jobs& jobs) {
   std::vector<ipc::ServedRow> rows;
   for (const auto& [number, job] : jobs) {
     if (rows.size() == slots_.size()) break;
-    if (job.id.value != 0 || job.group == 0) continue;  // it has ranks here, or no links
+    // It has ranks here or no links, or is there to end a job whose rank was refused here.
+    if (job.id.value != 0 || job.group == 0 || job.refused) continue;
     const transport::ServedResiduals::Use use = residuals_->UseOf(job.group);
     ipc::ServedRow& row = rows.emplace_back();
     row.in_use = 1;

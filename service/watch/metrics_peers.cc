@@ -34,13 +34,34 @@ std::vector<PeerRow> NamedPeers(const ipc::BoardReading& reading) {
   return peers;
 }
 
+// One for each name at each leader: several users may have a job of that name there, and rows do
+// not say whose they are.
+std::vector<ipc::ServedRow> NamedServed(const ipc::BoardReading& reading) {
+  std::vector<ipc::ServedRow> served;
+  for (const ipc::ServedRow& row : reading.served) {
+    const auto found = std::ranges::find_if(served, [&row](const ipc::ServedRow& other) {
+      return ipc::GetText(other.job) == ipc::GetText(row.job) &&
+             ipc::GetText(other.leader) == ipc::GetText(row.leader);
+    });
+    if (found == served.end()) {
+      served.push_back(row);
+      continue;
+    }
+    found->encoded_bytes += row.encoded_bytes;
+    found->kept_bytes += row.kept_bytes;
+    found->residual_millionths = std::max(found->residual_millionths, row.residual_millionths);
+  }
+  return served;
+}
+
 }  // namespace
 
 void WriteServedMetrics(const ipc::BoardReading& reading, MetricsText& text) {
+  const std::vector<ipc::ServedRow> served = NamedServed(reading);
   const auto each = [&](std::string_view name, MetricType type, std::string_view help,
                         std::uint64_t ipc::ServedRow::*field) {
     text.Family(name, type, help);
-    for (const ipc::ServedRow& row : reading.served) {
+    for (const ipc::ServedRow& row : served) {
       text.Sample({{"job", ipc::GetText(row.job)}, {"leader", ipc::GetText(row.leader)}},
                   MetricValue::Count(row.*field));
     }

@@ -55,13 +55,16 @@ void ScratchRequests::Add(Job& job, ScratchMade made) {
 }
 
 void ScratchRequests::Discard(Job& job) {
+  bool asked = false;
   for (Job::GpuScratch& of_class : job.gpu_scratch) {
     for (Scratch& scratch : of_class) {
+      asked |= scratch.was_asked();
       std::vector<ScratchMemory> memory = scratch.PopAll();
       if (memory.empty()) continue;
       mapping_.Send(DiscardScratch{std::move(memory), job.owner_uid()});
     }
   }
+  if (asked) mapping_.Send(CancelScratch{job.id()});
 }
 
 }  // namespace headrace::service

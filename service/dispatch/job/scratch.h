@@ -37,6 +37,7 @@ class Scratch {
     std::uint64_t places_count = 0;
   };
   Request TakeScratchRequest();
+  bool was_asked() const { return asked_bytes_ > 0; }
   void Add(std::uint64_t place_bytes, ScratchMemory memory);
   // All of it, for whoever frees it; nothing is in use.
   std::vector<ScratchMemory> PopAll();

@@ -101,6 +101,7 @@ TEST_F(Http, ClosesTheOneThatHasBeenIdleLongestWhenFull) {
 }
 
 TEST_F(Http, TurnsNewcomersAwayWhileAllAreBeingAnswered) {
+  const TimeNs begun = MonotonicNow();
   answer.reset();
   std::vector<kj::Own<kj::AsyncIoStream>> clients;
   const std::string text = "GET /readyz HTTP/1.1\r\nHost: here\r\n\r\n";
@@ -109,9 +110,24 @@ TEST_F(Http, TurnsNewcomersAwayWhileAllAreBeingAnswered) {
     clients.back()->write(text.data(), text.size()).wait(io.waitScope);
   }
   ASSERT_TRUE(Until([this] { return probes.size() == kHttpConnectionsMax; }));
-  EXPECT_EQ(Get("/metrics").status(), 0);
+  const int turned_away = Get("/metrics").status();
+  if (MonotonicNow() - begun >= kHttpAnswerKept) GTEST_SKIP() << "this machine is too slow";
+  EXPECT_EQ(turned_away, 0);
   for (auto& probe : probes) probe->fulfill(AllWell());
   for (auto& client : clients) EXPECT_EQ(Read(*client).status(), 200);
+  EXPECT_EQ(Get("/metrics").status(), 200);
+}
+
+TEST_F(Http, MakesRoomForNewcomersWhereAnswersAreNotRead) {
+  answer.reset();
+  std::vector<kj::Own<kj::AsyncIoStream>> clients;
+  const std::string text = "GET /readyz HTTP/1.1\r\nHost: here\r\n\r\n";
+  for (std::size_t i = 0; i < kHttpConnectionsMax; ++i) {
+    clients.push_back(Connect());
+    clients.back()->write(text.data(), text.size()).wait(io.waitScope);
+  }
+  ASSERT_TRUE(Until([this] { return probes.size() == kHttpConnectionsMax; }));
+  io.provider->getTimer().afterDelay(kHttpAnswerKept * kj::NANOSECONDS).wait(io.waitScope);
   EXPECT_EQ(Get("/metrics").status(), 200);
 }
 

@@ -229,6 +229,20 @@ TEST_F(SlicedPinning, OfResidualsThatTheDriverStopsLeavesNothingPinned) {
   EXPECT_EQ(Registrations(), 0U);
 }
 
+TEST_F(SlicedPinning, OfScratchEndsWithItsJobAndLeavesNothingPinned) {
+  const std::uint64_t place = kMappingSlice;
+  EXPECT_TRUE(mapper_->inbox().Send(
+      MakeScratch{.job = JobId{1}, .uid = 1000, .place_bytes = place, .places_count = kSlices}));
+  Slices(2);
+  EXPECT_TRUE(mapper_->inbox().Send(CancelScratch{JobId{2}}));
+  Slices(1);
+  EXPECT_EQ(Registrations(), 3U) << "of another job";
+  EXPECT_TRUE(mapper_->inbox().Send(CancelScratch{JobId{1}}));
+  Work();
+  EXPECT_EQ(Registrations(), 0U);
+  EXPECT_FALSE(dispatch_.Take<ScratchMade>().has_value()) << "the job is gone";
+}
+
 // No place reaches over two slices, whatever its size.
 TEST_F(SlicedPinning, OfScratchLetsRegistrationsOfOthersPass) {
   for (const std::uint64_t place : {std::uint64_t{4} << 20, std::uint64_t{32} << 20}) {

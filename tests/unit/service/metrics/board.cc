@@ -210,16 +210,21 @@ void WritePeers(ipc::BoardLayout& board) {
   peer(3, "d", false, false);
 }
 
+// Two users have a job of that name at that leader.
 void WriteServed(ipc::BoardLayout& board) {
   ipc::ServedRow row{};
   row.in_use = 1;
   row.world_size = 4;
-  row.encoded_bytes = std::uint64_t{48} << 20;
-  row.kept_bytes = std::uint64_t{2} << 20;
+  row.encoded_bytes = std::uint64_t{32} << 20;
+  row.kept_bytes = std::uint64_t{1536} << 10;
   row.residual_millionths = 8765;
   ipc::SetText(row.job, "gpt");
   ipc::SetText(row.leader, "10.0.0.1:7733");
   ipc::WriteRow(board.served[3], row);
+  row.encoded_bytes = std::uint64_t{16} << 20;
+  row.kept_bytes = std::uint64_t{512} << 10;
+  row.residual_millionths = 20;
+  ipc::WriteRow(board.served[4], row);
 }
 
 void WriteCertificate(ipc::BoardLayout& board) {
