@@ -132,6 +132,16 @@ struct Daemon::Parts {
     if (crosses_nodes) dispatch.SetCodecCosts(transport::MeasureCodecs(), MeasureGpuCodecs());
   }
 
+  // Lanes free what mapping has pinned for them, and into which GPUs may still be writing.
+  ~Parts() {
+#ifdef HEADRACE_HAVE_UCX
+    for (const std::unique_ptr<NodeLane>& lane : node_lanes) {
+      if (lane->rail.gpu_codec != nullptr) lane->rail.gpu_codec->Wait();
+    }
+#endif
+    mapper.Release();
+  }
+
   void LogRefusedReleases() const {
     const std::uint64_t refused = gpus.gpus ? gpus.gpus->driver().releases_failed() : 0;
     if (refused == 0) return;

@@ -45,6 +45,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -146,6 +147,14 @@ struct MovedLink {
   LinkMove move{};
 };
 
+// Host memory of a group's own that is to be pinned for GPUs, so that these encode their memory for
+// the group's transfers, which wait meanwhile; or to be unpinned, so that it may be freed.
+struct StagingRequest {
+  std::uint32_t group = 0;
+  std::span<std::byte> memory{};  // whole pages
+  bool pin = true;
+};
+
 class NetworkTransport : public Transport {
  public:
   // How other nodes reach this lane; opaque bytes for GroupMember::address.
@@ -174,6 +183,13 @@ class NetworkTransport : public Transport {
 
   // Appends what has moved since the last call.
   virtual void DrainMoves([[maybe_unused]] std::vector<MovedLink>& moves) {}
+
+  // Appends what is to be pinned or unpinned. Each is answered by SetStaging: where GPUs find it,
+  // null once it is unpinned, or why it cannot be pinned, which fails the group. The group stays
+  // until then.
+  virtual void DrainStaging([[maybe_unused]] std::vector<StagingRequest>& requests) {}
+  virtual void SetStaging([[maybe_unused]] std::uint32_t group,
+                          [[maybe_unused]] const Result<std::byte*>& on_gpus) {}
 
   virtual NetworkCounters counters() const = 0;
 };

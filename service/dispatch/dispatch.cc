@@ -417,9 +417,16 @@ void Dispatch::Handle(const StageWaits& message, TimeNs) {
 }
 
 void Dispatch::Handle(const ScratchBooked& message, TimeNs now) {
-  Job* job = FindJob(message.request.job);
-  if (job != nullptr) parts_->flow.ScratchBooked(*job, message, now);
+  const JobId job = std::visit([](const auto& request) { return request.job; }, message.request);
+  parts_->flow.ScratchBooked(FindJob(job), message, now);
 }
+
+void Dispatch::Handle(const StagingWanted& message, TimeNs) {
+  parts_->flow.blocks().scratch().OnStagingWanted(FindJob(message.job), message);
+}
+
+// One a request, of which a lane has one open for each group.
+void Dispatch::Handle(const StagingPinned& m, TimeNs) { parts_->flow.lanes().out(m.lane).Send(m); }
 
 void Dispatch::Handle(ScratchMade message, TimeNs now) {
   Job* job = FindJob(message.job);

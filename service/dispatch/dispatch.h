@@ -104,6 +104,8 @@ class Dispatch final : public Actor {
   void Handle(const StageWaits& message, TimeNs now);
   void Handle(LaneAnswered m, TimeNs /*now*/) { rpc_.TrySend(std::move(m)); }  // as a Pong
   void Handle(const QuotaRefused& m, TimeNs /*now*/) { board_.counters.quota_refusals += m.times; }
+  void Handle(const StagingWanted& message, TimeNs now);
+  void Handle(const StagingPinned& message, TimeNs now);
   void Handle(const ScratchBooked& message, TimeNs now);
   void Handle(ScratchMade message, TimeNs now);
   void Handle(ResidualsPinned message, TimeNs now);

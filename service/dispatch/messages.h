@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "ipc/base/ids.h"
 #include "ipc/base/result.h"
 #include "service/actor/request.h"
+#include "service/lane/messages.h"
 #include "service/mapping/messages.h"
 #include "service/plan/plan.h"
 #include "service/schedule/queue.h"
@@ -141,9 +143,17 @@ struct ReceivePosted {
   std::uint8_t lane = 0;
   std::uint64_t token = 0;  // of the stage
 };
+// The lane wants the staging of the job's group pinned for GPUs, or unpinned. Answered by
+// StagingPinned.
+struct StagingWanted {
+  std::uint8_t lane = 0;
+  JobId job;
+  std::span<std::byte> memory{};
+  bool pin = true;
+};
 // The answer to BookScratch: the job's user may have it, or why not.
 struct ScratchBooked {
-  MakeScratch request;
+  ScratchRequest request;
   Status status{};
 };
 // The answer to MakeScratch.
@@ -171,7 +181,7 @@ using DispatchMessage =
     std::variant<OpenSession, AddSegment, RemoveSegment, AddTensors, RemoveTensors, CloseSession,
                  Ping, Drain, StageEnded, LaneFacts, LaneMoved, JobForming, JobFormed, JobFailed,
                  RankLeft, SetLayout, PlanOffer, PlanSwitch, SteerJob, StageWaits, LaneAnswered,
-                 QuotaRefused, ResidualsRefused, ScratchBooked, ScratchMade, ResidualsPinned,
-                 SendNotices, ReceivePosted>;
+                 QuotaRefused, ResidualsRefused, StagingWanted, StagingPinned, ScratchBooked,
+                 ScratchMade, ResidualsPinned, SendNotices, ReceivePosted>;
 
 }  // namespace headrace::service

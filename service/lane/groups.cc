@@ -24,6 +24,8 @@ void Groups::Handle(const LaneMessage& message) {
     if (groups_.contains(set->group)) transport_.SetCost(set->group, set->cost);
   } else if (const auto* share = std::get_if<SetShare>(&message)) {
     if (groups_.contains(share->group)) transport_.SetShare(share->group, share->share);
+  } else if (const auto* pinned = std::get_if<StagingPinned>(&message)) {
+    transport_.SetStaging(pinned->group, pinned->on_gpus);
   } else if (const auto* close = std::get_if<CloseGroup>(&message)) {
     Close(*close);
   } else if (const auto* notices = std::get_if<SendNotices>(&message)) {
@@ -103,6 +105,17 @@ bool Groups::PassNotices(Outgoing<DispatchMessage>& dispatch) {
     dispatch.Send(std::move(message));
   }
   return !notices_.empty();
+}
+
+// One at a time a group.
+bool Groups::PassStaging(Outgoing<DispatchMessage>& dispatch) {
+  staging_.clear();
+  transport_.DrainStaging(staging_);
+  for (const transport::StagingRequest& request : staging_) {
+    dispatch.Send(StagingWanted{
+        .lane = lane_, .job = JobId{request.group}, .memory = request.memory, .pin = request.pin});
+  }
+  return !staging_.empty();
 }
 
 // What nodes with data see of it is that their links to this one are gone.

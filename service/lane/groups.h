@@ -33,6 +33,10 @@ class Groups {
   // Sends dispatch what has come from other nodes' dispatch. Returns whether there was anything.
   bool PassNotices(Outgoing<DispatchMessage>& dispatch);
 
+  // Asks dispatch to have staging of groups pinned for GPUs, or unpinned. Returns whether there was
+  // anything to ask.
+  bool PassStaging(Outgoing<DispatchMessage>& dispatch);
+
   // When facts are due that could not be sent yet.
   TimeNs NextDeadline() const;
 
@@ -63,8 +67,9 @@ class Groups {
   std::uint64_t dropped_sent_ = 0;
   bool wires_changed_ = false;  // a group was opened since facts were sent
   TimeNs facts_sent_ns_ = 0;
-  std::vector<transport::Notice> notices_;   // scratch
-  std::vector<transport::MovedLink> moves_;  // scratch
+  std::vector<transport::Notice> notices_;          // scratch
+  std::vector<transport::MovedLink> moves_;         // scratch
+  std::vector<transport::StagingRequest> staging_;  // scratch
 };
 
 }  // namespace headrace::service

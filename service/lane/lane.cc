@@ -54,7 +54,8 @@ bool Lane::DoWork(TimeNs now) {
   }
   const bool measured = groups_ && groups_->Work(completions_, now);
   for (const transport::Completion& completion : completions_) Report(completion);
-  const bool passed = groups_ && groups_->PassNotices(dispatch_);
+  bool passed = groups_ && groups_->PassStaging(dispatch_);
+  passed |= groups_ && groups_->PassNotices(dispatch_);
   return flushed || more || measured || answered || passed || !messages_.empty() ||
          !completions_.empty();
 }

@@ -1,10 +1,12 @@
 // The messages to a lane.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <variant>
 
+#include "ipc/base/result.h"
 #include "service/actor/request.h"
 #include "service/session/send_notices.h"
 #include "transport/network.h"
@@ -50,8 +52,16 @@ struct SetShare {
   std::uint32_t group = 0;
   transport::Share share;
 };
+// The answer to PinStaging and UnpinStaging, which dispatch passes on to the lane: where GPUs find
+// it, null once it is unpinned, or why not.
+struct StagingPinned {
+  std::uint8_t lane = 0;
+  std::uint32_t group = 0;
+  Result<std::byte*> on_gpus;
+};
 // For the dispatch of another node of the group `job`; what comes from there goes to this one's.
-using LaneMessage = std::variant<StartStage, CancelStage, AskStage, ProbeLane, OpenGroup,
-                                 MeasureGroup, SetCost, CloseGroup, SetShare, SendNotices>;
+using LaneMessage =
+    std::variant<StartStage, CancelStage, AskStage, ProbeLane, OpenGroup, MeasureGroup, SetCost,
+                 CloseGroup, SetShare, StagingPinned, SendNotices>;
 
 }  // namespace headrace::service

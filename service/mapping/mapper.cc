@@ -1,5 +1,7 @@
 #include "service/mapping/mapper.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -167,17 +169,39 @@ void Mapper::Handle(DiscardScratch message) {
 }
 
 void Mapper::Handle(const PinResiduals& message) {
-  Add(message.uid, ResidualPinning{.request = message, .pinned = {}, .failure = {}});
+  Add(message.uid,
+      Pinning{.request = message, .memory = message.memory, .pinned = {}, .failure = {}});
 }
 
 void Mapper::Handle(const CancelPinning& message) {
   for (auto& [uid, queue] : queues_) {
     for (Work& work : queue) {
-      auto* const pinning = std::get_if<ResidualPinning>(&work);
-      if (pinning == nullptr || pinning->request.job != message.job) continue;
+      auto* const pinning = std::get_if<Pinning>(&work);
+      const auto* request =
+          pinning == nullptr ? nullptr : std::get_if<PinResiduals>(&pinning->request);
+      if (request == nullptr || request->job != message.job) continue;
       pinning->failure = Error(Code::kCancelled, "the job ended before its residuals were pinned");
     }
   }
+}
+
+void Mapper::Handle(const PinStaging& message) {
+  Pinning work{.request = message, .memory = message.memory, .pinned = {}, .failure = {}};
+  const auto begin = reinterpret_cast<std::uintptr_t>(message.memory.data());
+  if (begin % ipc::kPageSize != 0 || message.memory.size() % ipc::kPageSize != 0) {
+    work.failure = Error(Code::kUnavailable,
+                         fmt::format("pin {} bytes of staging for GPUs: they are no whole pages",
+                                     message.memory.size()));
+  }
+  Add(message.uid, std::move(work));
+}
+
+void Mapper::Handle(const UnpinStaging& message) {
+  const auto found = stagings_.find({message.lane, message.job});
+  HR_CHECK(found != stagings_.end(), message.lane, message.job.value);
+  const std::uint32_t uid = found->second.uid;
+  Add(uid, StagingUnpinning{.request = message, .pinned = std::move(found->second.pinned)});
+  stagings_.erase(found);
 }
 
 void Mapper::Handle(DiscardResiduals message) {
@@ -316,24 +340,48 @@ bool Mapper::DoSlice(DiscardScratch& work, TimeNs /*now*/) {
   return work.memory.empty();
 }
 
-bool Mapper::DoSlice(ResidualPinning& work, TimeNs /*now*/) {
+bool Mapper::DoSlice(Pinning& work, TimeNs /*now*/) {
   if (gpus_ == nullptr && !work.failure) {
     work.failure = Error(Code::kUnavailable, "this service has no GPU to pin it for");
   }
   if (work.failure) {
     if (!work.pinned.UnpinEnd()) return false;
   } else {
-    const std::span<std::byte> rest = work.request.memory.subspan(work.pinned.size());
+    const std::span<std::byte> rest = work.memory.subspan(work.pinned.size());
     const Status status =
         work.pinned.Append(*gpus_, rest.first(std::min(kMappingSlice, rest.size())));
     if (!status) work.failure = status.error();
-    if (!status || work.pinned.size() < work.request.memory.size()) return false;
+    if (!status || work.pinned.size() < work.memory.size()) return false;
   }
-  ResidualsPinned answer{.job = work.request.job, .pinned = std::move(work.pinned)};
+  HR_CHECK(dispatch_.has_value(), last_uid_);
+  std::visit([this, &work](const auto& request) { Answer(request, work); }, work.request);
+  return true;
+}
+
+// A job asks once.
+void Mapper::Answer(const PinResiduals& request, Pinning& work) {
+  ResidualsPinned answer{.job = request.job, .pinned = std::move(work.pinned)};
   if (work.failure) answer.pinned = *work.failure;
-  HR_CHECK(dispatch_.has_value(), work.request.job.value);
-  // A job asks once.
   dispatch_->Send(std::move(answer));
+}
+
+// A lane asks once a group.
+void Mapper::Answer(const PinStaging& request, Pinning& work) {
+  if (work.failure) {
+    return dispatch_->Send(StagingPinned{request.lane, request.job.value, *work.failure});
+  }
+  std::byte* const on_gpus = work.pinned.on_gpus();
+  const bool is_new = stagings_
+                          .emplace(std::pair(request.lane, request.job),
+                                   Staging{.pinned = std::move(work.pinned), .uid = request.uid})
+                          .second;
+  HR_CHECK(is_new, request.lane, request.job.value);
+  dispatch_->Send(StagingPinned{request.lane, request.job.value, on_gpus});
+}
+
+bool Mapper::DoSlice(StagingUnpinning& work, TimeNs /*now*/) {
+  if (!work.pinned.UnpinEnd()) return false;
+  dispatch_->Send(StagingPinned{work.request.lane, work.request.job.value, nullptr});
   return true;
 }
 

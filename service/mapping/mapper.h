@@ -19,7 +19,9 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -63,6 +65,12 @@ class Mapper final : public Actor {
 
   InboxWriter<MappingMessage>& inbox() { return inbox_; }
 
+  // Its thread has ended: unpins what lanes are about to free.
+  void Release() {
+    queues_.clear();
+    stagings_.clear();
+  }
+
  private:
   // A segment of the host that is being mapped.
   struct HostMapping {
@@ -88,13 +96,23 @@ class Mapper final : public Actor {
     std::optional<ScratchMemory> memory;  // as far as it is pinned
     std::string instead;                  // why it is not the GPU's
   };
-  struct ResidualPinning {
-    PinResiduals request;
+  struct Pinning {
+    std::variant<PinResiduals, PinStaging> request;
+    std::span<std::byte> memory;
     transport::PinnedRange pinned;
     std::optional<Error> failure;  // why what is pinned goes again
   };
+  struct StagingUnpinning {
+    UnpinStaging request;
+    transport::PinnedRange pinned;
+  };
+  // The staging of a group on a lane.
+  struct Staging {
+    transport::PinnedRange pinned;
+    std::uint32_t uid = 0;
+  };
   using Work = std::variant<HostMapping, Unmapping, MapDeviceSegment, ScratchMaking, DiscardScratch,
-                            ResidualPinning, Unpinning>;
+                            Pinning, StagingUnpinning, Unpinning>;
 
   void Handle(MapSegment message);
   void Handle(MapDeviceSegment message);
@@ -106,6 +124,8 @@ class Mapper final : public Actor {
   void Handle(DiscardScratch message);
   void Handle(const PinResiduals& message);
   void Handle(const CancelPinning& message);
+  void Handle(const PinStaging& message);
+  void Handle(const UnpinStaging& message);
   void Handle(DiscardResiduals message);
   void Handle(const Ping& message);
 
@@ -115,7 +135,8 @@ class Mapper final : public Actor {
   bool DoSlice(MapDeviceSegment& work, TimeNs now);
   bool DoSlice(ScratchMaking& work, TimeNs now);
   bool DoSlice(DiscardScratch& work, TimeNs now);
-  bool DoSlice(ResidualPinning& work, TimeNs now);
+  bool DoSlice(Pinning& work, TimeNs now);
+  bool DoSlice(StagingUnpinning& work, TimeNs now);
   bool DoSlice(Unpinning& work, TimeNs now);
 
   // Whether it asks CUDA's driver.
@@ -132,6 +153,8 @@ class Mapper final : public Actor {
   // The first slice of a segment: checks and maps it, without its pages.
   Status Begin(HostMapping& work);
   void Answer(SegmentMapped answer);
+  void Answer(const PinResiduals& request, Pinning& work);
+  void Answer(const PinStaging& request, Pinning& work);
   Result<SegmentMemory> Import(const MapDeviceSegment& message);
   // One slice of it; whether it is made.
   Result<bool> MakeMore(ScratchMaking& work) const;
@@ -145,6 +168,7 @@ class Mapper final : public Actor {
   // By uid, none of them empty; memory of the service's own stands with the user whose job it is
   // for.
   std::map<std::uint32_t, std::deque<Work>> queues_;
+  std::map<std::pair<std::uint8_t, JobId>, Staging> stagings_;
   std::uint32_t last_uid_ = 0;                              // that had a turn
   std::optional<transport::MemoryGate::Caller> gpu_calls_;  // where there are GPUs
   TimeNs gpu_look_ns_ = kNever;  // when to ask again, while work for GPUs waits for its moment

@@ -80,14 +80,30 @@ struct PinResiduals {
 struct CancelPinning {
   JobId job;
 };
+// Pins the staging of a job's group on that lane, which a GPU is to encode into, in slices: booked
+// on the job's user. Nobody frees it before it is unpinned, where that was done. Both are answered
+// by StagingPinned, in any case.
+struct PinStaging {
+  std::uint8_t lane = 0;
+  JobId job;
+  std::uint32_t uid = 0;
+  std::span<std::byte> memory;
+};
+struct UnpinStaging {
+  std::uint8_t lane = 0;
+  JobId job;
+};
+// Memory for GPUs that is booked before it is made.
+using ScratchRequest = std::variant<MakeScratch, PinStaging>;
 // Gives back memory of the service's own that was pinned; no lane uses it any more.
 struct DiscardResiduals {
   Mapping memory;
   transport::PinnedRange pinned;
   std::uint32_t uid = 0;
 };
-using MappingMessage = std::variant<MapSegment, MapDeviceSegment, CancelMapping, DiscardSession,
-                                    DiscardMemory, MakeScratch, CancelScratch, DiscardScratch,
-                                    PinResiduals, CancelPinning, DiscardResiduals, Ping>;
+using MappingMessage =
+    std::variant<MapSegment, MapDeviceSegment, CancelMapping, DiscardSession, DiscardMemory,
+                 MakeScratch, CancelScratch, DiscardScratch, PinResiduals, CancelPinning,
+                 DiscardResiduals, PinStaging, UnpinStaging, Ping>;
 
 }  // namespace headrace::service

@@ -56,13 +56,13 @@ struct ResidualsFreed {
   SessionId session;
   std::uint64_t bytes = 0;
 };
-// Blocks of a job on GPUs need memory of a GPU's, or pinned memory of the host, on their way to
-// other nodes. It is booked on this session before it is made; answered by ScratchBooked, in any
-// case.
+// Blocks of a job on GPUs need memory of a GPU's, or memory of the host that is pinned, on their
+// way to other nodes. It is booked on this session before it is made; answered by ScratchBooked, in
+// any case.
 struct BookScratch {
   SessionId session;
   std::uint64_t bytes = 0;
-  MakeScratch request;
+  ScratchRequest request;
 };
 // Dispatch has let go of the session and of its memory, which mapping unmaps before it maps more
 // for the same user; for a session on which memory of its job is booked, the job is over,

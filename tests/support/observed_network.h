@@ -55,6 +55,12 @@ class ObservedNetwork final : public transport::NetworkTransport {
     inner_.DrainNotices(notices);
   }
   void DrainMoves(std::vector<transport::MovedLink>& moves) override { inner_.DrainMoves(moves); }
+  void DrainStaging(std::vector<transport::StagingRequest>& requests) override {
+    inner_.DrainStaging(requests);
+  }
+  void SetStaging(std::uint32_t group, const Result<std::byte*>& on_gpus) override {
+    inner_.SetStaging(group, on_gpus);
+  }
   transport::NetworkCounters counters() const override { return inner_.counters(); }
 
   std::vector<transport::Notice> sent;  // in order; the member is the one that it is for

@@ -44,8 +44,8 @@ Collectives::Collectives(Wire& wire, SendPacer& pacer, NetworkCounters& counters
 
 Collectives::~Collectives() {
   while (const auto message = held_.PopAny()) wire_.Drop(message->arrival);
-  // Memory that the wire may still touch is left to it.
-  const bool idle = std::ranges::none_of(open_.pieces(), &OpenPiece::active);
+  // Memory that the wire or GPUs may still touch is left to the wire.
+  const bool idle = std::ranges::none_of(open_.pieces(), &OpenPiece::active) && staging_is_free();
   if (idle && !memory_.staging().empty()) wire_.FreeStaging(memory_.staging());
 }
 
@@ -140,7 +140,7 @@ void Collectives::Post(const Transfer& transfer) {
   collective.residual_walk = ResidualWalk(transfer);
   collective.seed = transfer.seed;
   if (spec.factored()) collective.UseFactors(transfer);
-  if (const auto error = memory_.MakeReady(collective)) failure_.Set(error->code(), error->text());
+  memory_.MakeReady(collective);
   open_.SetPosted(collective);
   if (!failure_.failed()) CheckHeld(collective);
 }

@@ -9,7 +9,9 @@
 // of a failure.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -66,6 +68,14 @@ class Collectives {
   void Sent(std::uint64_t token, Code code);
   void Received(std::uint64_t token, Code code);
   // ---- from the GPUs ----
+  StagingPin& staging_pin() { return memory_.pin(); }
+  bool staging_is_free() const { return memory_.pin().is_free(); }
+  std::span<std::byte> staging() const { return memory_.staging(); }
+  // GPUs reach the staging, or do not any more, or why they do not.
+  void OnStaging(const Result<std::byte*>& on_gpus) {
+    dirty_ = true;
+    if (const auto error = memory_.OnStaging(on_gpus)) failure_.Set(error->code(), error->text());
+  }
   // Something of the codec's has ended.
   void OnCodec();
   // Pieces that wait for a GPU.

@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 
@@ -18,23 +17,12 @@
 
 namespace headrace::transport {
 
-// Memory of the host that GPUs reach, until this is destroyed, before the memory is.
-class PinnedStaging {
- public:
-  virtual ~PinnedStaging() = default;
-  // Where GPUs find an address of it.
-  virtual std::byte* OnGpus(const std::byte* address) const = 0;
-};
-
 class DeviceCodec {
  public:
   virtual ~DeviceCodec() = default;
 
   // Those it has, bit (1 << Codec::Kind).
   virtual std::uint32_t codecs() const = 0;
-
-  // Pins whole pages of the host's memory. Errors: what the driver says.
-  virtual Result<std::unique_ptr<PinnedStaging>> Pin(std::span<std::byte> memory) = 0;
 
   // Whether another piece may be begun: what is started waits in a stream of a GPU, which takes so
   // much. What goes on with a piece that was begun has room in any case.

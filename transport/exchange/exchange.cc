@@ -212,6 +212,16 @@ void Exchange::DrainNotices(std::vector<Notice>& notices) {
   }
 }
 
+void Exchange::DrainStaging(std::vector<StagingRequest>& requests) {
+  for (const auto& group : groups_) {
+    if (group) group->DrainStaging(requests);
+  }
+}
+
+void Exchange::SetStaging(std::uint32_t group, const Result<std::byte*>& on_gpus) {
+  if (Group* const found = Find(group)) found->OnStaging(on_gpus);
+}
+
 void Exchange::Announced(const MessageHeader& header, std::size_t size, ArrivalId arrival) {
   for (const auto& group : groups_) {
     if (group && group->options().key == header.key) return group->Announced(header, size, arrival);

@@ -61,6 +61,8 @@ class Exchange final : public NetworkTransport, private WireEvents {
   void SendNotice(std::uint32_t group, std::uint32_t member, std::vector<std::byte> bytes) override;
   void DrainNotices(std::vector<Notice>& notices) override;
   void DrainMoves(std::vector<MovedLink>& moves) override;
+  void DrainStaging(std::vector<StagingRequest>& requests) override;
+  void SetStaging(std::uint32_t group, const Result<std::byte*>& on_gpus) override;
   NetworkCounters counters() const override;
 
  private:

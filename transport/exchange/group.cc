@@ -123,7 +123,7 @@ void Group::Abandon(const std::string& cause) {
 bool Group::Release() {
   std::vector<Completion> completions;
   End(0, completions);
-  return gone();
+  return released();
 }
 
 std::optional<std::uint32_t> Group::MemberOf(LinkId link) const {
@@ -207,7 +207,14 @@ bool Group::Step(TimeNs now, std::vector<Completion>& completions) {
     Break();
     End(now, completions);
   }
+  if (released()) collectives_.staging_pin().End();
   return summed;
+}
+
+void Group::DrainStaging(std::vector<StagingRequest>& requests) {
+  const std::optional<bool> pin = collectives_.staging_pin().PopRequest();
+  if (!pin) return;
+  requests.push_back({.group = options_.group, .memory = collectives_.staging(), .pin = *pin});
 }
 
 void Group::End(TimeNs now, std::vector<Completion>& completions) {

@@ -67,11 +67,8 @@ class Group {
   void Abandon(const std::string& cause);
   // After Abandon: forgets what the wire has let go of; true when that is all.
   bool Release();
-  // Closed, and out of the wire's reach: may be destroyed.
-  bool gone() const {
-    return closed_ && failure_.carried_out() && collectives_.empty() && point_to_point_.empty() &&
-           notices_.empty();
-  }
+  // Closed, and out of reach of the wire and of GPUs: may be destroyed.
+  bool gone() const { return released() && collectives_.staging_is_free(); }
 
   // ---- from the wire ----
   static std::uint16_t SlotOf(std::uint64_t token) {
@@ -89,6 +86,11 @@ class Group {
     if (collectives_.awaiting_count() > 0 || !collectives_.empty()) collectives_.OnCodec();
   }
   bool awaits_codec() const { return collectives_.awaiting_count() > 0; }
+  void DrainStaging(std::vector<StagingRequest>& requests);
+  void OnStaging(const Result<std::byte*>& on_gpus) {
+    collectives_.OnStaging(on_gpus);
+    dirty_ = true;
+  }
 
   // ---- from DoWork ----
   bool HasWork() const { return dirty_ || collectives_.HasWork(); }
@@ -115,6 +117,10 @@ class Group {
   void CloseLinks();
   void End(TimeNs now, std::vector<Completion>& completions);
   void Fail(Code code, std::string cause);
+  bool released() const {
+    return closed_ && failure_.carried_out() && collectives_.empty() && point_to_point_.empty() &&
+           notices_.empty();
+  }
   void OnMessageEnded(std::uint32_t member, const char* direction, Code code);
   void Break();
 

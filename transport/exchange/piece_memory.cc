@@ -217,9 +217,9 @@ void PieceMemory::SumEncoded(OpenCollective& collective, OpenPiece& piece, const
 void PieceMemory::Encode(OpenCollective& collective, OpenPiece& piece) {
   std::byte* const out = staging_.At(piece.own_slot);
   if (collective.on_gpu()) {
-    return AwaitCodec(collective, piece,
-                      device_codec_->Encode(collective.device, RangeOnGpu(collective, piece),
-                                            pinned_->OnGpus(out)));
+    return AwaitCodec(
+        collective, piece,
+        device_codec_->Encode(collective.device, RangeOnGpu(collective, piece), OnGpus(out)));
   }
   const EncodedRange range = EncodedRangeOf(collective, piece);
   const TimeNs begin = MonotonicNow();
@@ -235,7 +235,7 @@ void PieceMemory::DecodeSum(OpenCollective& collective, OpenPiece& piece,
                             std::uint32_t divisor) {
   if (collective.on_gpu()) {
     std::array<const std::byte*, kNodesMax> on_gpus{};
-    for (std::size_t i = 0; i < inputs.size(); ++i) on_gpus[i] = pinned_->OnGpus(inputs[i]);
+    for (std::size_t i = 0; i < inputs.size(); ++i) on_gpus[i] = OnGpus(inputs[i]);
     return AwaitCodec(collective, piece,
                       device_codec_->DecodeSum(collective.device, {on_gpus.data(), inputs.size()},
                                                onto, divisor, RangeOnGpu(collective, piece)));
@@ -294,17 +294,18 @@ void PieceMemory::NoteEncoded(OpenCollective& collective, const OpenPiece& piece
   SampleEncoded(sample, encoded, use);
 }
 
-std::optional<Error> PieceMemory::MakeReady(const OpenCollective& collective) {
-  if (!collective.on_gpu()) return std::nullopt;
+void PieceMemory::MakeReady(const OpenCollective& collective) {
+  if (!collective.on_gpu()) return;
   HR_CHECK(HasBlocks(collective.spec.codec), collective.token);
   HR_CHECK((collective.residual == nullptr) == (collective.residual_on_gpus == nullptr));
-  if (pinned_ != nullptr) return std::nullopt;
-  auto pinned = device_codec_->Pin(staging_.memory());
-  if (!pinned) {
-    return Error(pinned.error().code(), pinned.error().text() + "; encode on the host instead");
-  }
-  pinned_ = std::move(*pinned);
-  return std::nullopt;
+  pin_.Want();
+}
+
+std::optional<Error> PieceMemory::OnStaging(const Result<std::byte*>& on_gpus) {
+  pin_.OnPinned(on_gpus ? *on_gpus : nullptr);
+  if (on_gpus) return std::nullopt;
+  return Error(on_gpus.error().code(),
+               on_gpus.error().text() + "; encode on the host instead: set gpu_codecs = off");
 }
 
 // In the order of members, as Sum does.

@@ -19,6 +19,7 @@
 #include "transport/exchange/open_collectives.h"
 #include "transport/exchange/server_sums.h"
 #include "transport/exchange/staging.h"
+#include "transport/exchange/staging_pin.h"
 #include "transport/network.h"
 
 namespace headrace::transport {
@@ -39,11 +40,15 @@ class PieceMemory {
 
   // Without one all memory is the processor's, whatever a transfer says of devices.
   bool has_device_codec() const { return device_codec_ != nullptr; }
-  // For memory of GPUs: pins the staging, once. Errors: what the driver says, and the remedy.
-  std::optional<Error> MakeReady(const OpenCollective& collective);
+  // For memory of GPUs: has the staging pinned, once.
+  void MakeReady(const OpenCollective& collective);
+  // Returns why it cannot be pinned, and the remedy.
+  std::optional<Error> OnStaging(const Result<std::byte*>& on_gpus);
+  StagingPin& pin() { return pin_; }
+  const StagingPin& pin() const { return pin_; }
   // Whether a piece may begin, as far as a GPU has to encode it.
   bool HasRoom(const OpenCollective& collective) const {
-    return !collective.on_gpu() || device_codec_->HasRoom(collective.device);
+    return !collective.on_gpu() || (pin_.is_pinned() && device_codec_->HasRoom(collective.device));
   }
   // For a piece that awaits its GPU: false while it is at work. `fault` is why it failed.
   bool EndCodec(OpenCollective& collective, OpenPiece& piece, std::optional<PieceFault>& fault);
@@ -86,6 +91,9 @@ class PieceMemory {
   void DecodeSum(OpenCollective& collective, OpenPiece& piece,
                  std::span<const std::byte* const> inputs, bool onto, std::uint32_t divisor);
   void AwaitCodec(const OpenCollective& collective, OpenPiece& piece, const Status& started);
+  std::byte* OnGpus(const std::byte* address) const {
+    return pin_.OnGpus(staging_.memory(), address);
+  }
   EncodedRange RangeOnGpu(const OpenCollective& collective, const OpenPiece& piece) const;
   // Or copies it, where coding does not pay.
   void EncodeLossless(OpenCollective& collective, OpenPiece& piece);
@@ -104,9 +112,9 @@ class PieceMemory {
   double s_per_byte_ = kCostUnmeasured.s_per_byte;
   LosslessGain lossless_;
   const std::shared_ptr<DeviceCodec> device_codec_;  // null: there is none; see ExchangeOptions
-  std::unique_ptr<PinnedStaging> pinned_;            // null: no GPU has needed it
-  std::optional<Error> device_error_;                // the first
-  TimeNs codec_end_ns_ = 0;                          // of the last piece that a GPU was at work for
+  StagingPin pin_;
+  std::optional<Error> device_error_;  // the first
+  TimeNs codec_end_ns_ = 0;            // of the last piece that a GPU was at work for
 };
 
 }  // namespace headrace::transport

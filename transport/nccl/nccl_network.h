@@ -96,6 +96,12 @@ class NcclNetwork final : public NetworkTransport {
   }
   void DrainNotices(std::vector<Notice>& notices) override { rail_.host.DrainNotices(notices); }
   void DrainMoves(std::vector<MovedLink>& moves) override { rail_.host.DrainMoves(moves); }
+  void DrainStaging(std::vector<StagingRequest>& requests) override {
+    rail_.host.DrainStaging(requests);
+  }
+  void SetStaging(std::uint32_t group, const Result<std::byte*>& on_gpus) override {
+    rail_.host.SetStaging(group, on_gpus);
+  }
   NetworkCounters counters() const override { return counters_; }
 
  private:

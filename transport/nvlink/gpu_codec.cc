@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "ipc/base/check.h"
-#include "transport/memory/pinned_memory.h"
 #include "transport/network.h"
 #include "transport/nvlink/kernel_image.h"
 
@@ -34,20 +33,6 @@ constexpr NamedKernel kNamedKernels[] = {{Codec::kBFloat16, "bf16"},
                                          {Codec::kSign, "sign"},
                                          {Codec::kTopK, "topk"},
                                          {Codec::kRandomK, "randomk"}};
-
-class StagingOfGpus final : public PinnedStaging {
- public:
-  StagingOfGpus(PinnedRange pinned, std::span<std::byte> memory)
-      : pinned_(std::move(pinned)), memory_(memory) {}
-  std::byte* OnGpus(const std::byte* address) const override {
-    HR_CHECK(address >= memory_.data() && address <= memory_.data() + memory_.size());
-    return pinned_.on_gpus() + (address - memory_.data());
-  }
-
- private:
-  PinnedRange pinned_;
-  std::span<std::byte> memory_;
-};
 
 }  // namespace
 
@@ -111,20 +96,6 @@ GpuCodec::OnGpu& GpuCodec::At(std::int8_t device) {
 const GpuCodec::OnGpu& GpuCodec::At(std::int8_t device) const {
   HR_CHECK(device >= 0 && static_cast<std::size_t>(device) < each_.size(), device);
   return each_[static_cast<std::size_t>(device)];
-}
-
-Result<std::unique_ptr<PinnedStaging>> GpuCodec::Pin(std::span<std::byte> memory) {
-  constexpr std::size_t kPageSize = 4096;
-  const std::size_t size = memory.size() / kPageSize * kPageSize;
-  if (AddressOf(memory.data()) % kPageSize != 0 || size != memory.size()) {
-    return Error(
-        Code::kUnavailable,
-        fmt::format("pin {} bytes of staging for GPUs: they are no whole pages", memory.size()));
-  }
-  auto pinned = PinnedRange::Pin(gpus_, memory);
-  if (!pinned) return pinned.error();
-  return std::unique_ptr<PinnedStaging>(
-      std::make_unique<StagingOfGpus>(std::move(*pinned), memory));
 }
 
 bool GpuCodec::HasRoom(std::int8_t device) const {

@@ -29,7 +29,6 @@ class GpuCodec final : public DeviceCodec {
   ~GpuCodec() override;
 
   std::uint32_t codecs() const override;
-  Result<std::unique_ptr<PinnedStaging>> Pin(std::span<std::byte> memory) override;
   bool HasRoom(std::int8_t device) const override;
   Status Encode(std::int8_t device, const EncodedRange& from, std::byte* out) override;
   Status DecodeSum(std::int8_t device, std::span<const std::byte* const> inputs, bool onto,

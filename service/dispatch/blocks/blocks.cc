@@ -82,7 +82,7 @@ Blocks::Blocks(Lanes& lanes, BoardWriter& board, Recorder& recorder, WaitReasons
       recorder_(recorder),
       wait_reasons_(wait_reasons),
       mapping_(mapping),
-      scratch_(rpc, mapping) {}
+      scratch_(lanes, rpc, mapping) {}
 
 void Blocks::RemoveJob(Job& job) {
   queue_.RemoveJob(job.id());

@@ -51,11 +51,8 @@ class Blocks {
     queue_.SetPlannedInFlightMax(job, blocks_max);
   }
 
-  // Memory that the job's blocks lack: it may be made, or why not; and it has been made.
-  [[nodiscard]] std::optional<Failure> OnScratchBooked(const Job& job,
-                                                       const ScratchBooked& message) {
-    return scratch_.OnBooked(job, message);
-  }
+  // Memory that the job's blocks lack: whoever has it booked and made; and it has been made.
+  ScratchRequests& scratch() { return scratch_; }
   void AddScratch(Job& job, struct ScratchMade made, TimeNs now);
 
   // Handles the end of a stage that a lane reports. Returns its operation, and what went wrong.

@@ -77,9 +77,9 @@ void Flow::AcceptSwitch(Job& job, const PlanSwitch& message, TimeNs now) {
   }
 }
 
-void Flow::ScratchBooked(Job& job, const struct ScratchBooked& message, TimeNs now) {
-  if (auto failure = blocks_.OnScratchBooked(job, message))
-    FailJob(job, std::move(*failure), Found::kHere, now);
+void Flow::ScratchBooked(Job* job, const struct ScratchBooked& message, TimeNs now) {
+  if (auto failure = blocks_.scratch().OnBooked(job, message))
+    FailJob(*job, std::move(*failure), Found::kHere, now);
 }
 
 void Flow::ScratchMade(Job& job, struct ScratchMade message, TimeNs now) {

@@ -68,7 +68,7 @@ class Flow {
   void SetLayout(Job& job, Session& session, const struct SetLayout& message, TimeNs now);
   void AcceptSwitch(Job& job, const PlanSwitch& message, TimeNs now);
   // Scratch memory for transfers to other nodes was pinned, or could not be.
-  void ScratchBooked(Job& job, const struct ScratchBooked& message, TimeNs now);
+  void ScratchBooked(Job* job, const struct ScratchBooked& message, TimeNs now);
   void ScratchMade(Job& job, struct ScratchMade message, TimeNs now);
   // The job's nodes have met: operations that only waited for that are ready.
   void Form(Job& job, JobNodes nodes, TimeNs now);

@@ -1,6 +1,7 @@
 #include "service/dispatch/blocks/scratch_requests.h"
 
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "ipc/base/check.h"
@@ -37,12 +38,37 @@ void ScratchRequests::Ask(Job& job, schedule::TrafficClass traffic_class) {
   }
 }
 
-std::optional<Failure> ScratchRequests::OnBooked(const Job& job, const ScratchBooked& message) {
+void ScratchRequests::OnStagingWanted(Job* job, const StagingWanted& message) {
+  if (!message.pin) return mapping_.Send(UnpinStaging{message.lane, message.job});
+  const std::optional<SessionId> session = job == nullptr ? std::nullopt : job->BookedOn();
+  if (!session) {
+    return lanes_.out(message.lane)
+        .Send(StagingPinned{message.lane, message.job.value,
+                            Error(Code::kCancelled, "its job is over on this node")});
+  }
+  // A lane asks once a group.
+  rpc_.Send(BookScratch{
+      .session = *session,
+      .bytes = message.memory.size(),
+      .request = PinStaging{message.lane, message.job, job->owner_uid(), message.memory}});
+}
+
+std::optional<Failure> ScratchRequests::OnBooked(const Job* job, const ScratchBooked& message) {
+  if (const auto* staging = std::get_if<PinStaging>(&message.request)) {
+    if (message.status) {
+      mapping_.Send(*staging);
+    } else {
+      lanes_.out(staging->lane)
+          .Send(StagingPinned{staging->lane, staging->job.value, message.status.error()});
+    }
+    return {};
+  }
+  if (job == nullptr) return {};
   if (!message.status) {
     const Error error = message.status.error().Within("take GPU memory to other nodes");
     return Failure{error.code(), error.text()};
   }
-  if (!job.failed) mapping_.Send(message.request);
+  if (!job->failed) mapping_.Send(std::get<MakeScratch>(message.request));
   return {};
 }
 

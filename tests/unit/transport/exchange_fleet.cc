@@ -1,6 +1,7 @@
 #include "tests/unit/transport/exchange_fleet.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ipc/base/check.h"
 #include "tests/support/loopback/reference.h"
@@ -20,6 +21,11 @@ Fleet::Fleet(const FleetOptions& options)
     nodes_.push_back(std::make_unique<Exchange>(*wires_.back(), exchange, residuals_.back()));
   }
   if (options.opens_group) OpenGroup(1);
+}
+
+Fleet::~Fleet() {
+  nodes_.clear();
+  for (const std::span<std::byte> memory : pinned_) options_.unpin(memory);
 }
 
 Wire* Fleet::MakeWire(std::uint32_t node) {
@@ -68,8 +74,32 @@ void Fleet::PostEverywhere(const Transfer& transfer) {
   for (std::uint32_t node = 0; node < options_.data_count; ++node) Post(node, transfer);
 }
 
+bool Fleet::AnswerStaging() {
+  for (std::uint32_t node = 0; node < nodes_count(); ++node) {
+    if (forgotten_[node]) continue;
+    std::vector<StagingRequest> requests;
+    nodes_[node]->DrainStaging(requests);
+    for (const StagingRequest& request : requests) staging_.push_back({node, request});
+  }
+  if (holds_staging_ || staging_.empty()) return false;
+  for (const auto& [node, request] : std::exchange(staging_, {})) {
+    Result<std::byte*> on_gpus(nullptr);
+    if (request.pin) {
+      on_gpus = options_.pin(request.memory);
+      if (on_gpus) pinned_.push_back(request.memory);
+    } else {
+      options_.unpin(request.memory);
+      std::erase_if(pinned_, [&request = request](const auto& memory) {
+        return memory.data() == request.memory.data();
+      });
+    }
+    nodes_[node]->SetStaging(request.group, on_gpus);
+  }
+  return true;
+}
+
 bool Fleet::Step() {
-  bool worked = false;
+  bool worked = AnswerStaging();
   for (std::uint32_t node = 0; node < nodes_count(); ++node) {
     if (forgotten_[node]) continue;
     worked = nodes_[node]->DoWork(network_->now(), completions_[node]) || worked;

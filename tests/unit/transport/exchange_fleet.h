@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -33,6 +34,9 @@ struct FleetOptions {
   std::uint32_t epoch = 3;          // of the groups
   std::uint64_t residuals_max = 0;  // bytes that a server keeps; 0: no limit
   std::vector<std::shared_ptr<DeviceCodec>> device_codecs{};  // by node; empty: nobody has one
+  // Pins staging for GPUs, and says where these find it; and unpins it.
+  std::function<Result<std::byte*>(std::span<std::byte>)> pin{};
+  std::function<void(std::span<std::byte>)> unpin{};
 };
 
 inline std::uint64_t KeyOf(std::uint32_t group) { return 0xABCD'0000'0000ULL + group; }
@@ -40,6 +44,10 @@ inline std::uint64_t KeyOf(std::uint32_t group) { return 0xABCD'0000'0000ULL + g
 class Fleet {
  public:
   explicit Fleet(const FleetOptions& options);
+  // Staging that is pinned is unpinned before the wires free it.
+  ~Fleet();
+  Fleet(const Fleet&) = delete;
+  Fleet& operator=(const Fleet&) = delete;
 
   std::uint32_t nodes_count() const { return options_.data_count + options_.servers_count; }
   // "a", "b", ...
@@ -75,6 +83,9 @@ class Fleet {
   // things.
   bool Step();
   void RunToTheEnd();
+  // While it is held, no request for staging is answered.
+  void HoldStaging(bool held) { holds_staging_ = held; }
+  std::size_t staging_requests_held() const { return staging_.size(); }
   // A node that is gone is not driven any more.
   void Forget(std::uint32_t node) { forgotten_[node] = true; }
   void Destroy(std::uint32_t node) {
@@ -88,7 +99,13 @@ class Fleet {
   void ClearCompletions();
 
  private:
+  struct NodeStaging {
+    std::uint32_t node = 0;
+    StagingRequest request{};
+  };
+
   Wire* MakeWire(std::uint32_t node);
+  bool AnswerStaging();
 
   FleetOptions options_;
   std::unique_ptr<SimulatedNetwork> network_;
@@ -97,6 +114,9 @@ class Fleet {
   std::vector<std::shared_ptr<ServedResiduals>> residuals_;  // by node; also the exchange's
   std::vector<std::unique_ptr<Exchange>> nodes_;
   std::vector<bool> forgotten_;
+  bool holds_staging_ = false;
+  std::vector<NodeStaging> staging_;          // not answered yet
+  std::vector<std::span<std::byte>> pinned_;  // of all nodes
   std::vector<std::vector<Completion>> completions_;
 };
 

@@ -35,9 +35,6 @@ class PromptCodec final : public transport::DeviceCodec {
   explicit PromptCodec(std::unique_ptr<transport::GpuCodec> codec) : codec_(std::move(codec)) {}
 
   std::uint32_t codecs() const override { return codec_->codecs(); }
-  Result<std::unique_ptr<transport::PinnedStaging>> Pin(std::span<std::byte> memory) override {
-    return codec_->Pin(memory);
-  }
   bool HasRoom(std::int8_t device) const override { return codec_->HasRoom(device); }
   Status Encode(std::int8_t device, const transport::EncodedRange& from, std::byte* out) override {
     return codec_->Encode(device, from, out);
@@ -189,18 +186,61 @@ TEST_F(GpuCodecs, TakeScratchOfTheGpuWhichIsSaidAndGivenBackWithTheJob) {
   EXPECT_LT(counts.mappings, before.mappings);
 }
 
-TEST_F(GpuCodecs, BookScratchInTheUnitsInWhichGpusGiveTheirMemory) {
+TEST_F(GpuCodecs, BookScratchInTheUnitsInWhichGpusGiveTheirMemoryAndStaging) {
   const Ranks ranks{{0}, {1}};
-  constexpr Codec kCodecs[] = {Codec::kBFloat16};
+  constexpr Codec kCodecs[] = {Codec::kBFloat16, Codec::kBFloat16};
   NodesOfGpus& gpus = OnGpus(ranks, 1);
   SumInCodecs(gpus, ranks, kCodecs);
   const auto of_gpu = gpus.cluster.node(0).rpc().Of<service::BookScratch>();
-  ASSERT_EQ(of_gpu.size(), 1U);
-  EXPECT_EQ(of_gpu[0]->request.gpu, 0);
+  ASSERT_EQ(of_gpu.size(), 2U);
+  EXPECT_EQ(std::get<service::MakeScratch>(of_gpu[0]->request).gpu, 0);
   EXPECT_EQ(of_gpu[0]->bytes, std::uint64_t{2} << 20);
+  const auto& staging = std::get<service::PinStaging>(of_gpu[1]->request);
+  EXPECT_GT(staging.memory.size(), 0U);
+  EXPECT_EQ(of_gpu[1]->bytes, staging.memory.size());
+  for (const service::BookScratch* each : of_gpu) {
+    EXPECT_EQ(each->session, gpus.clients[0]->id());
+  }
   const auto of_host = gpus.cluster.node(1).rpc().Of<service::BookScratch>();
   ASSERT_EQ(of_host.size(), 1U);
   EXPECT_EQ(of_host[0]->bytes, 8 * kCodedBlockBytes);
+}
+
+TEST_F(GpuCodecs, NameTheRemedyWhereTheirUserMayNotHaveStaging) {
+  const Ranks ranks{{0}, {1}};
+  NodesOfGpus& gpus = OnGpus(ranks, 2);
+  gpus.cluster.node(0).LimitScratch((std::uint64_t{2} << 20) + 1);
+  gpus.Form(ranks, kCodedBlockBytes);
+  ipc::Record record = OnSegment(Collective::kAllReduce, DType::kFloat32, kSummedCount, 0);
+  record.tag = SteeringValue(Codec(Codec::kBFloat16));
+  gpus.PostAll(record);
+  gpus.cluster.Advance(kSecond);
+  ExpectFailed(*gpus.clients[0], 1, Code::kExhausted,
+               {"scratch memory for GPUs", "encode on the host instead"});
+  gpus.cluster.CloseLinks(0, gpus.job.id, "the job has failed");
+  gpus.cluster.CloseLinks(1, gpus.job.id, "the job has failed");
+  gpus.cluster.Advance(kMillisecond);
+  CudaDoubleCounts counts{};
+  doubled_.counts(&counts);
+  EXPECT_EQ(counts.host_registrations, 0U);
+}
+
+TEST_F(GpuCodecs, HaveTheirStagingPinnedAsLongAsTheirLinksAreOpen) {
+  const Ranks ranks{{0}, {1}};
+  constexpr Codec kCodecs[] = {Codec::kBFloat16};
+  NodesOfGpus& gpus = OnGpus(ranks, 2, {.rails = 2});
+  SumInCodecs(gpus, ranks, kCodecs);
+  CudaDoubleCounts counts{};
+  doubled_.counts(&counts);
+  EXPECT_EQ(counts.host_registrations, 4U) << "on either lane of either node";
+  gpus.cluster.CloseLinks(0, gpus.job.id, "the job is over");
+  gpus.cluster.Advance(kMillisecond);
+  doubled_.counts(&counts);
+  EXPECT_EQ(counts.host_registrations, 2U);
+  gpus.cluster.CloseLinks(1, gpus.job.id, "the job is over");
+  gpus.cluster.Advance(kMillisecond);
+  doubled_.counts(&counts);
+  EXPECT_EQ(counts.host_registrations, 0U);
 }
 
 TEST_F(GpuCodecs, LeaveToTheHostWhatAGpuHasNoMemoryForAndSayWhy) {

@@ -243,6 +243,51 @@ TEST_F(SlicedPinning, OfScratchEndsWithItsJobAndLeavesNothingPinned) {
   EXPECT_FALSE(dispatch_.Take<ScratchMade>().has_value()) << "the job is gone";
 }
 
+TEST_F(SlicedPinning, OfStagingLetsRegistrationsOfOthersPassUntilItIsGivenBack) {
+  EXPECT_TRUE(mapper_->inbox().Send(PinStaging{3, JobId{1}, 1000, Memory()}));
+  Slices(1);
+  RegisterForAnother();
+  Slices(2);
+  EXPECT_TRUE(rpc_.Take<SegmentMapped>().has_value());
+  EXPECT_FALSE(dispatch_.Take<StagingPinned>().has_value());
+  Work();
+  std::optional<StagingPinned> answer = dispatch_.Take<StagingPinned>();
+  ASSERT_TRUE(answer && answer->on_gpus.ok());
+  EXPECT_EQ(answer->lane, 3);
+  EXPECT_EQ(answer->group, 1U);
+  EXPECT_EQ(*answer->on_gpus, Memory().data());
+  EXPECT_EQ(Registrations(), kSlices);
+  EXPECT_TRUE(mapper_->inbox().Send(UnpinStaging{3, JobId{1}}));
+  Slices(1);
+  EXPECT_EQ(Registrations(), kSlices - 1);
+  EXPECT_FALSE(dispatch_.Take<StagingPinned>().has_value()) << "nobody may free it yet";
+  Work();
+  answer = dispatch_.Take<StagingPinned>();
+  ASSERT_TRUE(answer && answer->on_gpus.ok());
+  EXPECT_EQ(*answer->on_gpus, nullptr);
+  EXPECT_EQ(Registrations(), 0U);
+}
+
+TEST_F(SlicedPinning, OfStagingThatIsNoWholePagesIsRefused) {
+  EXPECT_TRUE(mapper_->inbox().Send(PinStaging{3, JobId{1}, 1000, Memory().subspan(64)}));
+  Work();
+  const std::optional<StagingPinned> answer = dispatch_.Take<StagingPinned>();
+  ASSERT_TRUE(answer && !answer->on_gpus.ok());
+  EXPECT_EQ(answer->on_gpus.error().code(), Code::kUnavailable);
+  EXPECT_EQ(Registrations(), 0U);
+}
+
+// Its lanes free that memory next.
+TEST_F(SlicedPinning, OfStagingEndsWithTheService) {
+  EXPECT_TRUE(mapper_->inbox().Send(PinStaging{3, JobId{1}, 1000, Memory().first(kGpuSize)}));
+  EXPECT_TRUE(mapper_->inbox().Send(
+      PinStaging{4, JobId{1}, 1000, Memory().subspan(kMappingSlice, 2 * kMappingSlice)}));
+  Slices(2);
+  EXPECT_EQ(Registrations(), 2U);
+  mapper_->Release();
+  EXPECT_EQ(Registrations(), 0U);
+}
+
 // No place reaches over two slices, whatever its size.
 TEST_F(SlicedPinning, OfScratchLetsRegistrationsOfOthersPass) {
   for (const std::uint64_t place : {std::uint64_t{4} << 20, std::uint64_t{32} << 20}) {

@@ -288,13 +288,15 @@ TEST_F(QuotaCalls, ScratchMemoryForGpusCountsLikeASegmentAndIsRefusedBeforeItIsM
   stand_->dispatch().Visit<service::OpenSession>(0, [&session](const service::OpenSession& opened) {
     session = opened.session->identity().id;
   });
-  const service::BookScratch wanted{session, kQuotaSegmentSize, {.job = JobId{7}, .gpu = 1}};
+  const service::BookScratch wanted{session, kQuotaSegmentSize,
+                                    service::MakeScratch{.job = JobId{7}, .gpu = 1}};
   ASSERT_TRUE(stand_->rpc().Send(service::BookScratch{wanted}));
   ASSERT_TRUE(stand_->dispatch().WaitFor<service::ScratchBooked>(1));
   stand_->dispatch().Visit<service::ScratchBooked>(0, [](const service::ScratchBooked& booked) {
     EXPECT_TRUE(booked.status.ok());
-    EXPECT_EQ(booked.request.job, JobId{7});
-    EXPECT_EQ(booked.request.gpu, 1);
+    const auto& request = std::get<service::MakeScratch>(booked.request);
+    EXPECT_EQ(request.job, JobId{7});
+    EXPECT_EQ(request.gpu, 1);
   });
   ASSERT_EQ(Register(rank).code, Code::kOk);
   EXPECT_EQ(Register(rank).code, Code::kExhausted);

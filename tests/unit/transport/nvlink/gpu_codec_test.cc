@@ -311,27 +311,30 @@ TEST_F(GpuCodecTest, HasNoRoomForMoreThanAStreamTakes) {
   EXPECT_TRUE(codec_->HasRoom(0));
 }
 
-TEST_F(GpuCodecTest, PinsStagingUntilItIsGivenBack) {
-  auto memory = Mapping::Anonymous(8192);
+// As mapping pins it.
+TEST_F(GpuCodecTest, EncodesOnOverPartsOfPinnedMemory) {
+  constexpr std::size_t kPage = 4096;
+  constexpr std::size_t kBlocks = 2 * kPage / 260;
+  auto memory = Mapping::Anonymous(2 * kPage);
   ASSERT_TRUE(memory.ok());
-  {
-    auto pinned = codec_->Pin({memory->data(), memory->size()});
-    ASSERT_TRUE(pinned.ok()) << pinned.error().text();
-    std::byte* const out = memory->data() + 4096;
-    const EncodedRange range{.codec = Codec::kInt8,
-                             .walk = WholeWalk(256),
-                             .residual_walk = {},
-                             .range = {0, 256},
-                             .memory = OnGpu(0, Floats(256, 2))};
-    ASSERT_TRUE(codec_->Encode(0, range, (*pinned)->OnGpus(out)).ok());
-    ASSERT_TRUE(Wait(0).ok());
-    float scale = 0;
-    std::memcpy(&scale, out, sizeof scale);
-    EXPECT_EQ(scale, 2.0F / 127);
-    // It is pinned already.
-    EXPECT_FALSE(codec_->Pin({memory->data(), memory->size()}).ok());
+  PinnedRange pinned;
+  for (std::size_t page = 0; page < 2; ++page) {
+    ASSERT_TRUE(pinned.Append(*gpus_, {memory->data() + page * kPage, kPage}).ok());
   }
-  EXPECT_TRUE(codec_->Pin({memory->data(), memory->size()}).ok());
+  const EncodedRange range{.codec = Codec::kInt8,
+                           .walk = WholeWalk(kBlocks * 256),
+                           .residual_walk = {},
+                           .range = {0, kBlocks * 256},
+                           .memory = OnGpu(0, Floats(kBlocks * 256, 2))};
+  ASSERT_TRUE(codec_->Encode(0, range, pinned.on_gpus()).ok());
+  ASSERT_TRUE(Wait(0).ok());
+  for (std::size_t block = 0; block < kBlocks; ++block) {
+    float scale = 0;
+    std::memcpy(&scale, memory->data() + block * 260, sizeof scale);
+    ASSERT_EQ(scale, 2.0F / 127) << block;
+  }
+  EXPECT_FALSE(pinned.UnpinEnd());
+  EXPECT_TRUE(pinned.UnpinEnd());
 }
 
 }  // namespace

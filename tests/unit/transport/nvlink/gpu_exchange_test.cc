@@ -3,13 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/expect_text.h"
 #include "tests/unit/transport/exchange_fleet.h"
 #include "tests/unit/transport/nvlink/lane_of_gpus.h"
+#include "transport/memory/pinned_memory.h"
 #include "transport/nvlink/gpu_codec.h"
 
 namespace headrace::transport {
@@ -49,9 +52,6 @@ class BusyCodec final : public DeviceCodec {
   explicit BusyCodec(std::shared_ptr<DeviceCodec> codec) : codec_(std::move(codec)) {}
 
   std::uint32_t codecs() const override { return codec_->codecs(); }
-  Result<std::unique_ptr<PinnedStaging>> Pin(std::span<std::byte> memory) override {
-    return codec_->Pin(memory);
-  }
   bool HasRoom(std::int8_t device) const override { return codec_->HasRoom(device); }
   Status Encode(std::int8_t device, const EncodedRange& from, std::byte* out) override {
     return codec_->Encode(device, from, out);
@@ -89,11 +89,19 @@ class GpuExchange : public LaneOfGpus {
     LaneOfGpus::TearDown();
   }
 
-  FleetOptions OptionsOf(const SumCase& test) const {
+  FleetOptions OptionsOf(const SumCase& test) {
     return {.data_count = test.nodes,
             .servers_count = test.servers,
             .algorithm = test.algorithm,
-            .device_codecs = codecs_};
+            .device_codecs = codecs_,
+            .pin = [this](std::span<std::byte> memory) -> Result<std::byte*> {
+              auto pinned = PinnedRange::Pin(*gpus_, memory);
+              if (!pinned) return pinned.error();
+              std::byte* const on_gpus = pinned->on_gpus();
+              pins_.emplace(memory.data(), std::move(*pinned));
+              return on_gpus;
+            },
+            .unpin = [this](std::span<std::byte> memory) { pins_.erase(memory.data()); }};
   }
   // Residuals lie in runs of 1000 elements.
   static std::vector<transport::Run> RunsOf(std::uint64_t count) {
@@ -172,6 +180,7 @@ class GpuExchange : public LaneOfGpus {
   }
 
   std::vector<std::shared_ptr<DeviceCodec>> codecs_;
+  std::map<std::byte*, PinnedRange> pins_;  // staging
 };
 
 constexpr Codec kSomeCodecs[] = {Codec::kBFloat16,       Codec::kFloat8E4M3, Codec::kInt8,
@@ -312,6 +321,81 @@ TEST_F(GpuExchange, LeavesMemoryAloneOnceTheLaneIsGone) {
         fleet.Post(node, transfer);
       }
       for (int step = 0; step < steps; ++step) fleet.Step();
+    }
+    FreeMemory();
+  }
+}
+
+// Others' transfers go on while a group's staging is being pinned; its own wait.
+TEST_F(GpuExchange, WaitsForItsStagingAlone) {
+  const SumCase test{.nodes = 2, .has_residual = false};
+  const Outcome on_host = SumsOf(test, 1);
+  std::vector<std::byte*> memory = {OnGpu(0, std::vector<float>(test.count)),
+                                    OnGpu(1, std::vector<float>(test.count))};
+  std::vector<std::byte*> of_others = {OnHost(test.count * sizeof(float)),
+                                       OnHost(test.count * sizeof(float))};
+  {
+    Fleet fleet(OptionsOf(test));
+    fleet.OpenGroup(2);
+    fleet.HoldStaging(true);
+    std::mt19937_64 random(7);
+    for (std::byte* const of_node : memory) Fill(of_node, test.count, random);
+    for (std::uint32_t node = 0; node < 2; ++node) {
+      Transfer transfer = TransferOf(test, node, 1, {});
+      transfer.members[node] = memory[node];
+      transfer.devices[node] = static_cast<std::int8_t>(node);
+      fleet.Post(node, transfer);
+      transfer.token = 2;
+      transfer.group = 2;
+      transfer.members[node] = of_others[node];
+      transfer.devices[node] = kHost;
+      fleet.Post(node, transfer);
+    }
+    fleet.RunToTheEnd();
+    EXPECT_EQ(fleet.staging_requests_held(), 2U);
+    for (std::uint32_t node = 0; node < 2; ++node) {
+      ASSERT_EQ(fleet.completions(node).size(), 1U);
+      EXPECT_EQ(fleet.completions(node)[0].token, 2U);
+    }
+    fleet.HoldStaging(false);
+    fleet.RunToTheEnd();
+    for (std::uint32_t node = 0; node < 2; ++node) {
+      ASSERT_EQ(fleet.completions(node).size(), 2U);
+      EXPECT_EQ(fleet.completions(node)[1].code, Code::kOk) << fleet.completions(node)[1].cause;
+      EXPECT_EQ(Read<std::uint32_t>(memory[node], test.count), on_host.results[node]);
+    }
+  }
+  FreeMemory();
+}
+
+// Whether it is closed before the staging is pinned or after it.
+TEST_F(GpuExchange, StaysUntilItsStagingIsUnpinned) {
+  for (const bool pinned : {false, true}) {
+    const SumCase test{.nodes = 2, .count = 300, .has_residual = false};
+    std::byte* const on_gpu = OnGpu(0, std::vector<float>(test.count, 1));
+    {
+      Fleet fleet(OptionsOf(test));
+      fleet.HoldStaging(!pinned);
+      Transfer transfer = TransferOf(test, 0, 1, {});
+      transfer.members[0] = on_gpu;
+      transfer.devices[0] = 0;
+      fleet.Post(0, transfer);
+      for (int i = 0; i < 100; ++i) fleet.Step();
+      EXPECT_EQ(pins_.size(), pinned ? 1U : 0U);
+      fleet.HoldStaging(true);
+      fleet.node(0).CloseGroup(1, "the job is over");
+      fleet.RunToTheEnd();
+      ASSERT_EQ(fleet.completions(0).size(), 1U);
+      EXPECT_EQ(fleet.completions(0)[0].code, Code::kCancelled);
+      EXPECT_EQ(fleet.staging_requests_held(), 1U);
+      const GroupOptions again{
+          .group = 1, .key = KeyOf(1), .members = {{.name = "a", .address = "a"}}};
+      EXPECT_EQ(fleet.node(0).OpenGroup(again).error().code(), Code::kAlreadyExists);
+      fleet.HoldStaging(false);
+      fleet.RunToTheEnd();
+      EXPECT_EQ(fleet.staging_requests_held(), 0U);
+      EXPECT_TRUE(pins_.empty());
+      EXPECT_TRUE(fleet.node(0).OpenGroup(again).ok());
     }
     FreeMemory();
   }
