@@ -162,8 +162,8 @@ struct GpuRow {
   std::uint32_t in_use;        // 0: free row
   std::uint32_t stream_words;  // 1: its streams write and await words themselves; 0: host calls do
   std::uint64_t memory_size;   // bytes it has
-  std::uint64_t held_bytes;    // of clients' memory that is mapped here
-  std::uint64_t segments;      // that is
+  std::uint64_t held_bytes;    // of segments that are mapped here, and of the service's scratch
+  std::uint64_t segments;      // of clients that are mapped here
   std::uint32_t capability_major;
   std::uint32_t capability_minor;
   std::uint32_t mps;        // 1: processes use it at the same time

@@ -41,6 +41,18 @@ void GpuRows::Add(std::int8_t device, std::uint64_t bytes) {
   Write(row);
 }
 
+void GpuRows::AddScratch(std::int8_t device, std::uint64_t bytes) {
+  if (!IsShown(device)) return;
+  rows_[static_cast<std::size_t>(device)].held_bytes += bytes;
+  Write(static_cast<std::size_t>(device));
+}
+
+void GpuRows::RemoveScratch(std::int8_t device, std::uint64_t bytes) {
+  if (!IsShown(device)) return;
+  rows_[static_cast<std::size_t>(device)].held_bytes -= bytes;
+  Write(static_cast<std::size_t>(device));
+}
+
 void GpuRows::Remove(std::int8_t device, std::uint64_t bytes) {
   if (!IsShown(device)) return;
   const auto row = static_cast<std::size_t>(device);

@@ -1,5 +1,5 @@
-// The board's table of GPUs: what each is, and how much of clients' memory is mapped on it. Written
-// by mapping, which maps and unmaps; its thread only.
+// The board's table of GPUs: what each is, and how much of clients' memory is mapped on it, and the
+// service has there itself. Written by mapping, which maps and unmaps; its thread only.
 #pragma once
 
 #include <array>
@@ -18,6 +18,9 @@ class GpuRows {
   // Memory of this GPU was mapped, or unmapped. The host's is not counted.
   void Add(std::int8_t device, std::uint64_t bytes);
   void Remove(std::int8_t device, std::uint64_t bytes);
+  // The same of the service's own, which is no segment.
+  void AddScratch(std::int8_t device, std::uint64_t bytes);
+  void RemoveScratch(std::int8_t device, std::uint64_t bytes);
 
  private:
   bool IsShown(std::int8_t device) const;

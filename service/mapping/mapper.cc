@@ -298,6 +298,7 @@ bool Mapper::DoSlice(ScratchMaking& work, TimeNs /*now*/) {
                    .memory = Error(Code::kUnavailable, "this service has no GPU to make it for"),
                    .instead = std::move(work.instead)};
   if (whole) {
+    gpu_rows_.AddScratch(work.memory->device(), work.memory->size());
     made.memory = std::move(*work.memory);
   } else {
     made.memory = whole.error();
@@ -336,7 +337,13 @@ Result<bool> Mapper::MakeMore(ScratchMaking& work) const {
 }
 
 bool Mapper::DoSlice(DiscardScratch& work, TimeNs /*now*/) {
-  if (!work.memory.empty() && work.memory.back().ReleaseEnd()) work.memory.pop_back();
+  if (work.memory.empty()) return true;
+  ScratchMemory& last = work.memory.back();
+  const std::int8_t device = last.device();
+  const std::size_t size = last.size();
+  if (!last.ReleaseEnd()) return false;
+  gpu_rows_.RemoveScratch(device, size);
+  work.memory.pop_back();
   return work.memory.empty();
 }
 

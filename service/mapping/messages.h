@@ -93,8 +93,13 @@ struct UnpinStaging {
   std::uint8_t lane = 0;
   JobId job;
 };
-// Memory for GPUs that is booked before it is made.
-using ScratchRequest = std::variant<MakeScratch, PinStaging>;
+// Scratch of the host that dispatch has for sums of a job's that belong to no rank here. Mapping
+// makes nothing of it.
+struct UseHostScratch {
+  JobId job;
+};
+// Memory of the service's own that is booked on a user.
+using ScratchRequest = std::variant<MakeScratch, PinStaging, UseHostScratch>;
 // Gives back memory of the service's own that was pinned; no lane uses it any more.
 struct DiscardResiduals {
   Mapping memory;

@@ -235,9 +235,11 @@ void Control::Handle(const ResidualsAllocated& message) {
 }
 
 void Control::Handle(const BookScratch& message) {
-  dispatch_.SendReliably(ScratchBooked{
-      .request = message.request,
-      .status = leases_.ReserveMemory(message.session, message.bytes, "scratch memory for GPUs")});
+  const bool of_host = std::holds_alternative<UseHostScratch>(message.request);
+  const std::string_view what = of_host ? "scratch memory" : "scratch memory for GPUs";
+  dispatch_.SendReliably(
+      ScratchBooked{.request = message.request,
+                    .status = leases_.ReserveMemory(message.session, message.bytes, what)});
 }
 
 void Control::Handle(const ResidualsFreed& message) {

@@ -56,9 +56,9 @@ struct ResidualsFreed {
   SessionId session;
   std::uint64_t bytes = 0;
 };
-// Blocks of a job on GPUs need memory of a GPU's, or memory of the host that is pinned, on their
-// way to other nodes. It is booked on this session before it is made; answered by ScratchBooked, in
-// any case.
+// Blocks of a job need memory of the service's own on their way to other nodes: a GPU's, memory of
+// the host that is pinned, or memory of the host. It is booked on this session, for GPUs before it
+// is made; answered by ScratchBooked, in any case.
 struct BookScratch {
   SessionId session;
   std::uint64_t bytes = 0;

@@ -13,9 +13,11 @@ using ipc::GpuRow;
 constexpr std::array kGpuMetrics = {
     RowMetric<GpuRow>{"headrace_gpu_memory_bytes", kGauge, "Memory that the GPU has.",
                       FieldOf<&GpuRow::memory_size>},
-    RowMetric<GpuRow>{"headrace_gpu_held_bytes", kGauge,
-                      "Memory of clients on the GPU that is mapped by the service.",
-                      FieldOf<&GpuRow::held_bytes>},
+    RowMetric<GpuRow>{
+        "headrace_gpu_held_bytes", kGauge,
+        "Memory of clients on the GPU that is mapped by the service, and the service's "
+        "own scratch there.",
+        FieldOf<&GpuRow::held_bytes>},
     RowMetric<GpuRow>{"headrace_gpu_segments", kGauge,
                       "Segments of clients on the GPU that are mapped by the service.",
                       FieldOf<&GpuRow::segments>},

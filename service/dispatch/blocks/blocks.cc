@@ -224,6 +224,7 @@ bool Blocks::MakeNext(Job& job, Operation& operation, TimeNs now) {
     scratch_.Ask(job, traffic_class);
     return false;
   }
+  scratch_.BookHostScratch(job);
   ++operation.blocks_made;
   ++operation.blocks_open;
   operation.next_index = block->index + 1;

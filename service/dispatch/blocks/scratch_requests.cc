@@ -20,6 +20,17 @@ std::uint64_t HeldBytes(const MakeScratch& request) {
 
 }  // namespace
 
+void ScratchRequests::BookHostScratch(Job& job) {
+  Job::HostScratch& host = job.host_scratch;
+  if (!host.memory || std::exchange(host.is_booked, true)) return;
+  const std::optional<SessionId> session = job.BookedOn();
+  HR_CHECK(session.has_value(), job.id().value);  // a rank of this node has posted
+  // Once a job.
+  rpc_.Send(BookScratch{.session = *session,
+                        .bytes = host.memory.size(),
+                        .request = UseHostScratch{.job = job.id()}});
+}
+
 void ScratchRequests::Ask(Job& job, schedule::TrafficClass traffic_class) {
   std::int8_t gpu = transport::kHost;  // stands first among the job's scratch
   for (Scratch& scratch : job.gpu_scratch[static_cast<std::size_t>(traffic_class)]) {
@@ -65,10 +76,13 @@ std::optional<Failure> ScratchRequests::OnBooked(const Job* job, const ScratchBo
   }
   if (job == nullptr) return {};
   if (!message.status) {
-    const Error error = message.status.error().Within("take GPU memory to other nodes");
+    const bool of_host = std::holds_alternative<UseHostScratch>(message.request);
+    const Error error = message.status.error().Within(of_host ? "sum for ranks of other nodes"
+                                                              : "take GPU memory to other nodes");
     return Failure{error.code(), error.text()};
   }
-  if (!job->failed) mapping_.Send(std::get<MakeScratch>(message.request));
+  const auto* const make = std::get_if<MakeScratch>(&message.request);
+  if (make != nullptr && !job->failed) mapping_.Send(*make);
   return {};
 }
 

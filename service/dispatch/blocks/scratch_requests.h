@@ -1,7 +1,8 @@
 // Scratch memory for the blocks of jobs on GPUs: booked on the user whose job it is for, then made,
-// and given back with the job. Rpc does the first, mapping the others; blocks wait meanwhile. The
-// same for the staging of a job's group on a lane, which is pinned for GPUs that encode into it:
-// the lane's transfers wait.
+// and given back with the job. Rpc does the first, mapping the others; blocks wait meanwhile. That
+// of the host is there at once, untouched, and booked when a block needs it first. The same for the
+// staging of a job's group on a lane, which is pinned for GPUs that encode into it: the lane's
+// transfers wait.
 //
 // Owned by Blocks, on dispatch's thread.
 #pragma once
@@ -24,6 +25,8 @@ class ScratchRequests {
   ScratchRequests(Lanes& lanes, Outgoing<RpcMessage>& rpc, Outgoing<MappingMessage>& mapping)
       : lanes_(lanes), rpc_(rpc), mapping_(mapping) {}
 
+  // Books what the host has had for the job's blocks from the first that needed it on.
+  void BookHostScratch(Job& job);
   // Asks for what a block of that class has found missing.
   void Ask(Job& job, schedule::TrafficClass traffic_class);
   // A lane wants staging of the job's pinned, or unpinned; null: the job is over.

@@ -358,6 +358,7 @@ class Job {
   struct HostScratch {
     Mapping memory;  // untouched, and so without memory, until a block needs it
     std::vector<std::byte*> free;
+    bool is_booked = false;
   };
   HostScratch host_scratch;
   GpuScratch& ScratchOf(const Block& block) {

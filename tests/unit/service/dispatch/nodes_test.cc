@@ -116,6 +116,34 @@ TEST(Nodes, ReduceScatterGivesEachRankItsPartAndLeavesTheOthers) {
   }
 }
 
+// Parts of ranks elsewhere are summed in memory of the service's own.
+TEST(Nodes, BookScratchForSumsOfOtherNodesRanksOnce) {
+  Spread spread({{0, 1}, {2}});
+  spread.PostAll(OnSegment(Collective::kAllReduce, DType::kFloat32, 300));
+  spread.cluster.Advance(kSecond);
+  HandDrivenNode& node = spread.cluster.node(0);
+  EXPECT_TRUE(node.rpc().Of<service::BookScratch>().empty()) << "nothing has needed it";
+  for (int i = 0; i < 2; ++i) {
+    spread.PostAll(OnSegment(Collective::kReduceScatter, DType::kFloat32, 1200));
+    spread.cluster.Advance(kSecond);
+  }
+  const auto booked = node.rpc().Of<service::BookScratch>();
+  ASSERT_EQ(booked.size(), 1U);
+  EXPECT_EQ(booked[0]->session, spread.clients[0]->id());
+  EXPECT_EQ(booked[0]->bytes, 8U * 1024) << "eight blocks";
+  EXPECT_TRUE(spread.cluster.node(1).rpc().Of<service::BookScratch>().empty())
+      << "one rank sums in its own memory";
+}
+
+TEST(Nodes, EndTheJobByNameWhereItsUserMayNotHaveScratch) {
+  Spread spread({{0, 1}, {2}});
+  spread.cluster.node(0).LimitScratch(100);
+  spread.PostAll(OnSegment(Collective::kReduceScatter, DType::kFloat32, 1200));
+  spread.cluster.Advance(kSecond);
+  ExpectFailed(*spread.clients[0], 1, Code::kExhausted,
+               {"sum for ranks of other nodes", "memory_per_uid"});
+}
+
 TEST(Nodes, AllGatherAndBroadcastReachEveryRank) {
   for (const Ranks& ranks : kSpreads) {
     Spread spread(ranks);

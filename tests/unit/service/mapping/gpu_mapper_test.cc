@@ -481,8 +481,13 @@ TEST_F(GpuMapper, MakesScratchOnAGpuThatAllOfThemReach) {
   for (const int device : {0, 1}) {
     EXPECT_NE(doubled_.may_touch(device, address, 8192, 1), 0) << device;
   }
-  EXPECT_EQ(Row(1).held_bytes, 0U) << "it is nobody's but the service's";
-  made.reset();
+  EXPECT_EQ(Row(1).held_bytes, made->memory->size());
+  EXPECT_EQ(Row(1).segments, 0U) << "it is nobody's but the service's";
+  DiscardScratch discarded{.memory = {}, .uid = 1000};
+  discarded.memory.push_back(std::move(*made->memory));
+  EXPECT_TRUE(mapper_->inbox().Send(std::move(discarded)));
+  Work();
+  EXPECT_EQ(Row(1).held_bytes, 0U);
   doubled_.fail("cuMemCreate", 1, transport::CuResult::kOutOfMemory);
   EXPECT_TRUE(mapper_->inbox().Send(request));
   Work();
