@@ -53,7 +53,10 @@ void DecodeWhatIsLossless(std::span<const std::uint8_t> input, std::size_t count
   LosslessReader reader{.in = bytes};
   std::vector<float> values(count);
   DecodeLossless(reader, count, values.data());
-  if (!reader.makes_sense || !reader.in.empty() || count == 0) return;
+  const bool makes_sense = reader.makes_sense && reader.in.empty();
+  std::vector<std::uint32_t> begins(LosslessBeginsCount(count));
+  HR_CHECK(FindLosslessBlocks(bytes, count, begins) == makes_sense, count, bytes.size());
+  if (!makes_sense || count == 0) return;
   // What makes sense comes back, if in other bytes.
   std::vector<std::byte> again(count * sizeof(float) + count / kCodecBlock);
   LosslessWriter writer{.out = again.data(), .size_max = again.size()};

@@ -5,6 +5,8 @@
 //
 // usage: gpu_codec_bench [MIB [ROUNDS]]
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -107,6 +109,43 @@ class Bench {
     return CheckDecoded(codec, encoded);
   }
 
+  // Likewise of the lossless codec, which keeps nothing: in pieces as they go to other nodes, to
+  // and from pinned memory.
+  Status CheckLosslessBits() {
+    const std::vector<float> values = Values(count_);
+    if (auto done = CopyTo(At(0), AddressOf(values.data()), 4 * count_); !done) return done;
+    if (auto done = Wait(); !done) return done;
+    if (auto done = EncodeLossless(); !done) return done;
+    if (auto done = Wait(); !done) return done;
+    std::vector<float> copy = values;
+    EncodedRange range = RangeOf(Codec::kLossless);
+    range.memory = reinterpret_cast<std::byte*>(copy.data());
+    std::vector<std::byte> expected(4 * kPieceCount);
+    for (std::size_t begin = 0; begin < count_; begin += kPieceCount) {
+      range.range = PieceAt(begin);
+      const std::size_t size = EncodeLosslessRange(range, expected.data());
+      if (size != LosslessSize(begin) ||
+          std::memcmp(expected.data(), pinned_[1].data() + 4 * begin, size) != 0) {
+        return Error(Code::kMismatch, "lossless: the GPU encodes other bits than the host");
+      }
+    }
+    if (auto done = DecodeLossless(); !done) return done;
+    if (auto done = Wait(); !done) return done;
+    // Each is added to itself, and the sum halved.
+    for (float& value : copy) value = std::isnan(value) ? std::bit_cast<float>(kNaN) : value;
+    for (float& value : copy) value = (value + value) / 2;
+    if (auto done = CopyTo(AddressOf(pinned_[2].on_gpus()), At(0), 4 * count_); !done) return done;
+    if (auto done = Wait(); !done) return done;
+    if (std::memcmp(copy.data(), pinned_[2].data(), 4 * count_) == 0) return {};
+    return Error(Code::kMismatch, "lossless: the GPU decodes other bits than the host");
+  }
+  Result<double> EncodeLosslessRate() {
+    return Timed([&] { return EncodeLossless(); });
+  }
+  Result<double> DecodeLosslessRate() {
+    return Timed([&] { return DecodeLossless(); });
+  }
+
   Result<double> EncodeRate(Codec codec, Where where) {
     return Timed([&] { return Encode(codec, where); });
   }
@@ -179,6 +218,44 @@ class Bench {
     return Error(Code::kMismatch, Name(codec) + ": the GPU decodes other bits than the host");
   }
 
+  static constexpr std::size_t kPieceCount = 24576;  // 96 KiB
+  static constexpr std::uint32_t kNaN = 0x7FC00000;
+  Partition::Range PieceAt(std::size_t begin) const {
+    return {begin, std::min(kPieceCount, count_ - begin)};
+  }
+  // In place 3, one table for each piece.
+  std::size_t TableAt(std::size_t begin) const {
+    return begin / kPieceCount * LosslessTableCount(kPieceCount) * sizeof(std::uint32_t);
+  }
+  std::uint32_t LosslessSize(std::size_t begin) const {
+    const std::size_t last = LosslessTableCount(PieceAt(begin).count) - 1;
+    return reinterpret_cast<std::uint32_t*>(pinned_[3].data() + TableAt(begin))[last];
+  }
+  Status EncodeLossless() {
+    EncodedRange range = RangeOf(Codec::kLossless);
+    for (std::size_t begin = 0; begin < count_; begin += kPieceCount) {
+      range.range = PieceAt(begin);
+      auto* const table = reinterpret_cast<std::uint32_t*>(pinned_[3].on_gpus() + TableAt(begin));
+      const Status done =
+          codec_->EncodeLossless(0, range, false, pinned_[1].on_gpus() + 4 * begin, table);
+      if (!done) return done;
+    }
+    return {};
+  }
+  // What was encoded, added to what it was encoded from.
+  Status DecodeLossless() {
+    EncodedRange range = RangeOf(Codec::kLossless);
+    for (std::size_t begin = 0; begin < count_; begin += kPieceCount) {
+      range.range = PieceAt(begin);
+      LosslessMessage message{.in = pinned_[1].on_gpus() + 4 * begin};
+      if (LosslessSize(begin) < 4 * range.range.count) {
+        message.table = reinterpret_cast<std::uint32_t*>(pinned_[3].on_gpus() + TableAt(begin));
+      }
+      if (auto done = codec_->DecodeLossless(0, {&message, 1}, 0, 2, range); !done) return done;
+    }
+    return {};
+  }
+
   std::size_t count_;
   std::unique_ptr<Gpus> gpus_;
   std::vector<DeviceMemory> buffers_;
@@ -209,6 +286,24 @@ Status Measure(Bench& bench, Codec codec, std::size_t rounds, double copy) {
   return {};
 }
 
+Status MeasureLossless(Bench& bench, std::size_t rounds, double copy) {
+  if (auto done = bench.CheckLosslessBits(); !done) return done;
+  std::vector<double> encodes;
+  std::vector<double> decodes;
+  for (std::size_t round = 0; round < rounds; ++round) {
+    const auto encode = bench.EncodeLosslessRate();
+    if (!encode) return encode.error();
+    const auto decode = bench.DecodeLosslessRate();
+    if (!decode) return decode.error();
+    encodes.push_back(*encode);
+    decodes.push_back(*decode);
+  }
+  const std::string goal = fmt::format("a copy: {:.0f} GB/s", copy / 1e9);
+  PrintFigure("lossless, encode to pinned memory", Median(encodes) / 1e9, "GB/s", goal);
+  PrintFigure("lossless, decode and add from pinned memory", Median(decodes) / 1e9, "GB/s", goal);
+  return {};
+}
+
 int Run(std::size_t mib, std::size_t rounds) {
   // An odd number of elements, so that the last block is a part of one.
   auto bench = Bench::Open((mib << 20) / sizeof(float) - 1);
@@ -223,6 +318,7 @@ int Run(std::size_t mib, std::size_t rounds) {
   for (const Codec codec : kCodecs) {
     if (done) done = Measure(**bench, codec, rounds, *copy);
   }
+  if (done) done = MeasureLossless(**bench, rounds, *copy);
   if (done) return 0;
   fmt::print(stderr, "gpu_codec_bench: {}\n", done.error().text());
   return 1;

@@ -1,6 +1,7 @@
 #include "transport/codec/lossless.h"
 
 #include "ipc/base/check.h"
+#include "transport/codec/lossless_layout.h"
 #include "transport/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -8,7 +9,9 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h, which re-includes this file.
 #include <array>
+#include <bit>
 #include <cstring>
+#include <limits>
 
 #include "hwy/highway.h"
 #include "transport/codec/lanes-inl.h"
@@ -16,18 +19,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace headrace::transport::HWY_NAMESPACE {
 
-enum class BlockForm : std::uint8_t { kZeros = 0, kCoded = 1, kPlain = 2 };
-
-// The layout of a coded block, in words and bytes.
-inline constexpr std::size_t kWords = kCodecBlock / 8;
-inline constexpr std::size_t kWordsAt = 3;
-inline constexpr std::size_t kUpperWordsAt = kWordsAt + 2 * kWords;
-inline constexpr std::size_t kLowAt = kUpperWordsAt + kWords;
-inline constexpr std::size_t kHighAt = kLowAt + 2 * kCodecBlock;
-inline constexpr std::size_t kExceptionsAt = kHighAt + kCodecBlock;
-// More make a block no smaller than it is.
-inline constexpr std::size_t kExceptionsMax = kPlainCodecBlockSize - kExceptionsAt;
-inline constexpr std::uint32_t kException = 7;
+using Form = LosslessBlock::Form;
+inline constexpr std::size_t kWords = LosslessBlock::kWords;
+inline constexpr std::size_t kWordsAt = LosslessBlock::kWordsAt;
+inline constexpr std::size_t kUpperWordsAt = LosslessBlock::kUpperWordsAt;
+inline constexpr std::size_t kLowAt = LosslessBlock::kLowAt;
+inline constexpr std::size_t kHighAt = LosslessBlock::kHighAt;
+inline constexpr std::size_t kExceptionsAt = LosslessBlock::kExceptionsAt;
+inline constexpr std::size_t kExceptionsMax = LosslessBlock::kExceptionsMax;
+inline constexpr std::uint32_t kException = LosslessBlock::kException;
 
 HWY_INLINE VU32 LoadBits(const float* from) { return hn::BitCast(U32(), hn::LoadU(F32(), from)); }
 HWY_INLINE VU32 ExponentOf(VU32 bits) {
@@ -74,7 +74,7 @@ HWY_INLINE void LoadCodes(const std::byte* in, std::byte* codes) {
 }
 
 std::size_t PlainBlock(const float* values, std::byte* out) {
-  out[0] = static_cast<std::byte>(BlockForm::kPlain);
+  out[0] = static_cast<std::byte>(Form::kPlain);
   std::memcpy(out + 1, values, kPlainCodecBlockSize);
   return 1 + kPlainCodecBlockSize;
 }
@@ -89,7 +89,7 @@ std::size_t EncodeOne(const float* values, std::byte* out) {
     most = hn::Max(most, hn::BitCast(I32(), ExponentOf(bits)));
   }
   if (hn::AllTrue(U32(), hn::Eq(all, hn::Zero(U32())))) {
-    out[0] = static_cast<std::byte>(BlockForm::kZeros);
+    out[0] = static_cast<std::byte>(Form::kZeros);
     return 1;
   }
   const VI32 top = hn::MaxOfLanes(I32(), most);
@@ -106,7 +106,7 @@ std::size_t EncodeOne(const float* values, std::byte* out) {
         hn::CompressStore(exponent, is_exception, U32(), exceptions + exceptions_count);
   }
   if (exceptions_count > kExceptionsMax) return PlainBlock(values, out);
-  out[0] = static_cast<std::byte>(BlockForm::kCoded);
+  out[0] = static_cast<std::byte>(Form::kCoded);
   out[1] = static_cast<std::byte>(hn::GetLane(top));
   out[2] = static_cast<std::byte>(exceptions_count);
   StoreCodes(codes, out);
@@ -151,15 +151,15 @@ bool DecodeCoded(const std::byte* in, float* out) {
 // Returns how many bytes of `in` the block has, 0 where it makes no sense.
 std::size_t DecodeOne(std::span<const std::byte> in, float* out) {
   if (in.empty()) return 0;
-  switch (static_cast<BlockForm>(in[0])) {
-    case BlockForm::kZeros:
+  switch (static_cast<Form>(in[0])) {
+    case Form::kZeros:
       std::memset(out, 0, kPlainCodecBlockSize);
       return 1;
-    case BlockForm::kPlain:
+    case Form::kPlain:
       if (in.size() < 1 + kPlainCodecBlockSize) return 0;
       std::memcpy(out, in.data() + 1, kPlainCodecBlockSize);
       return 1 + kPlainCodecBlockSize;
-    case BlockForm::kCoded: {
+    case Form::kCoded: {
       if (in.size() < kExceptionsAt) return 0;
       const std::size_t size = kExceptionsAt + std::to_integer<std::size_t>(in[2]);
       return in.size() >= size && DecodeCoded(in.data(), out) ? size : 0;
@@ -168,9 +168,6 @@ std::size_t DecodeOne(std::span<const std::byte> in, float* out) {
   return 0;
 }
 
-// If these blocks have gained less than a 32nd, the others are not worth the time.
-inline constexpr std::uint64_t kTriedCount = 16 * kCodecBlock;
-
 void Append(const std::byte* bytes, std::size_t size, std::uint64_t count, LosslessWriter& to) {
   to.count += count;
   to.fits = to.fits && size <= to.size_max - to.size;
@@ -178,7 +175,7 @@ void Append(const std::byte* bytes, std::size_t size, std::uint64_t count, Lossl
   if (bytes != to.out + to.size) std::memcpy(to.out + to.size, bytes, size);
   to.size += size;
   const std::uint64_t plain_size = to.count * sizeof(float);
-  to.fits = to.count < kTriedCount || to.size <= plain_size - plain_size / 32;
+  to.fits = to.count < kLosslessTriedCount || to.size <= plain_size - plain_size / 32;
 }
 
 void EncodeBlocksLossless(const float* values, std::uint64_t count, LosslessWriter& to) {
@@ -216,6 +213,57 @@ namespace headrace::transport {
 
 HWY_EXPORT(EncodeBlocksLossless);
 HWY_EXPORT(DecodeBlocksLossless);
+
+namespace {
+
+// The bytes of the block that `in` begins with; 0 where it makes no sense. A coded one has as many
+// exceptions as it says.
+std::size_t SizeOfBlock(std::span<const std::byte> in) {
+  if (in.empty()) return 0;
+  switch (static_cast<LosslessBlock::Form>(in[0])) {
+    case LosslessBlock::Form::kZeros:
+      return 1;
+    case LosslessBlock::Form::kPlain:
+      return in.size() < LosslessBlock::kSizeMax ? 0 : LosslessBlock::kSizeMax;
+    case LosslessBlock::Form::kCoded:
+      break;
+    default:
+      return 0;
+  }
+  if (in.size() < LosslessBlock::kExceptionsAt) return 0;
+  const auto exceptions_count = std::to_integer<std::size_t>(in[2]);
+  const std::size_t size = LosslessBlock::kExceptionsAt + exceptions_count;
+  std::size_t found = 0;
+  for (std::size_t j = 0; j < LosslessBlock::kWords; ++j) {
+    const auto byte = [&in](std::size_t at) { return std::to_integer<std::uint32_t>(in[at]); };
+    const std::size_t at = LosslessBlock::kWordsAt + 2 * j;
+    const std::uint32_t word =
+        byte(at) | byte(at + 1) << 8U | byte(LosslessBlock::kUpperWordsAt + j) << 16U;
+    constexpr std::uint32_t kLowestBits = 011111111;  // of each code
+    static_assert(LosslessBlock::kException == 7);
+    found += static_cast<std::size_t>(std::popcount(word & word >> 1U & word >> 2U & kLowestBits));
+  }
+  return found == exceptions_count && in.size() >= size ? size : 0;
+}
+
+}  // namespace
+
+bool FindLosslessBlocks(std::span<const std::byte> in, std::uint64_t count,
+                        std::span<std::uint32_t> begins) {
+  const std::uint64_t blocks = count / kCodecBlock;
+  HR_CHECK(begins.size() >= LosslessBeginsCount(count) &&
+               in.size() <= std::numeric_limits<std::uint32_t>::max(),
+           begins.size(), count, in.size());
+  std::size_t at = 0;
+  for (std::uint64_t block = 0; block < blocks; ++block) {
+    begins[block] = static_cast<std::uint32_t>(at);
+    const std::size_t size = SizeOfBlock(in.subspan(at));
+    if (size == 0) return false;
+    at += size;
+  }
+  begins[blocks] = static_cast<std::uint32_t>(at);
+  return in.size() - at == static_cast<std::size_t>(count % kCodecBlock) * sizeof(float);
+}
 
 void EncodeLossless(const float* values, std::uint64_t count, LosslessWriter& to) {
   // Only the last call may have had part of a block.

@@ -53,4 +53,13 @@ void EncodeLossless(const float* values, std::uint64_t count, LosslessWriter& to
 // Decodes in the same portions. Invalid bytes clear `makes_sense` and leave `out` undefined.
 void DecodeLossless(LosslessReader& from, std::uint64_t count, float* out);
 
+// For those who decode blocks in any order: where each of an encoding of `count` elements begins,
+// and where the elements behind them do. Returns false, and `begins` is undefined, where the bytes
+// are not such an encoding as a whole. `begins` has room for LosslessBeginsCount(count).
+bool FindLosslessBlocks(std::span<const std::byte> in, std::uint64_t count,
+                        std::span<std::uint32_t> begins);
+constexpr std::size_t LosslessBeginsCount(std::uint64_t count) {
+  return static_cast<std::size_t>(count / kCodecBlock) + 1;
+}
+
 }  // namespace headrace::transport

@@ -49,19 +49,13 @@ Collectives::~Collectives() {
   if (idle && !memory_.staging().empty()) wire_.FreeStaging(memory_.staging());
 }
 
-// What each budget has here. Where servers sum, the others need room for no more than their own
-// pieces.
-std::uint32_t Collectives::SlotsMax() const {
-  return is_server() || options_.servers_count == 0 ? limits_.slots_count : limits_.window;
-}
-
 Status Collectives::AllocateStaging() {
   const auto slots_count = static_cast<std::uint32_t>(kBudgetsCount * SlotsMax());
-  auto memory = wire_.AllocateStaging(limits_.message_size_max * slots_count);
+  auto memory = wire_.AllocateStaging(memory_.StagingSize(limits_.message_size_max, slots_count));
   if (!memory) {
     return memory.error().Within("staging memory of group " + std::to_string(options_.group));
   }
-  memory_.SetStaging(Staging(*memory, limits_.message_size_max, slots_count));
+  memory_.SetStaging(*memory, limits_.message_size_max, slots_count);
   return {};
 }
 
@@ -484,6 +478,7 @@ void Collectives::OnCodec() {
 void Collectives::BeginRound(std::uint16_t index) {
   OpenPiece& piece = open_.pieces()[index];
   OpenCollective& collective = open_.at(piece.collective);
+  memory_.PrepareRound(collective, piece);
   if (piece.awaits_codec) {
     ++piece.open_count;
     ++awaiting_count_;

@@ -118,7 +118,11 @@ class Collectives {
     return static_cast<std::uint32_t>(options_.members.size());
   }
   bool is_server() const { return options_.self >= choice_.data_count; }
-  std::uint32_t SlotsMax() const;
+  // What each budget has here. Where servers sum, the others need room for no more than their own
+  // pieces.
+  std::uint32_t SlotsMax() const {
+    return is_server() || options_.servers_count == 0 ? limits_.slots_count : limits_.window;
+  }
   SendPacer::FlowId FlowTo(std::uint32_t member, const OpenCollective& collective) const {
     const bool soon = by_urgency_ && OrderOf(collective) == PositionOrder::kCopies;
     return soon ? links_[member].flow_of_copies : links_[member].flow;

@@ -13,9 +13,22 @@
 #include <span>
 
 #include "ipc/base/result.h"
+#include "transport/codec/lossless.h"
 #include "transport/exchange/encoded.h"
 
 namespace headrace::transport {
+
+// Where the blocks of a lossless encoding begin, where the elements behind them do, and its bytes.
+constexpr std::size_t LosslessTableCount(std::uint64_t count) {
+  return LosslessBeginsCount(count) + 1;
+}
+
+// One that came, aligned to 4 bytes, as is its table of LosslessBeginsCount numbers; null: the
+// elements are as they are.
+struct LosslessMessage {
+  const std::byte* in = nullptr;
+  const std::uint32_t* table = nullptr;
+};
 
 class DeviceCodec {
  public:
@@ -33,6 +46,17 @@ class DeviceCodec {
   virtual Status Encode(std::int8_t device, const EncodedRange& from, std::byte* out) = 0;
   virtual Status DecodeSum(std::int8_t device, std::span<const std::byte* const> inputs, bool onto,
                            std::uint32_t divisor, const EncodedRange& to) = 0;
+
+  // As transport's AddResidual.
+  virtual Status AddResidual(std::int8_t device, const EncodedRange& range) = 0;
+
+  // As EncodeLosslessRange, or CopyRange. Writes a table (LosslessTableCount), whose last number is
+  // the bytes: it and `out` are aligned to 4 bytes.
+  virtual Status EncodeLossless(std::int8_t device, const EncodedRange& from, bool as_it_is,
+                                std::byte* out, std::uint32_t* table) = 0;
+  // As ReduceLosslessRange, of messages that make sense.
+  virtual Status DecodeLossless(std::int8_t device, std::span<const LosslessMessage> messages,
+                                std::size_t own, std::uint32_t divisor, const EncodedRange& to) = 0;
 
   // A ticket for all that was started on the GPU so far, also where the last start failed.
   virtual std::uint64_t TicketOf(std::int8_t device) const = 0;

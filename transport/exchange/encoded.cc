@@ -133,7 +133,9 @@ void DecodeSumRange(std::span<const std::byte* const> inputs, bool onto, std::ui
 void AddResidual(const EncodedRange& range) {
   const auto add = [](float* values, float* residuals, std::uint64_t count) {
     if (std::all_of(residuals, residuals + count, [](float each) { return each == 0; })) return;
-    for (std::uint64_t i = 0; i < count; ++i) values[i] += std::exchange(residuals[i], 0.0F);
+    for (std::uint64_t i = 0; i < count; ++i) {
+      if (residuals[i] != 0) values[i] += std::exchange(residuals[i], 0.0F);
+    }
   };
   const std::uint64_t begin = range.range.begin;
   ForEachStretch(range.walk, begin, begin + range.range.count,

@@ -18,8 +18,9 @@ struct ExchangeOptions {
   // At most, in bytes. Over TCP, messages that go at once, without being announced first, keep
   // links busier: see README.md for what was measured.
   std::size_t piece_size = std::size_t{96} << 10;
-  std::size_t staging_size = std::size_t{128} << 20;  // of a group, at most
-  std::uint32_t transfers_max = 32;                   // open at one time, of a group and order
+  // A group has so much at most; where GPUs encode, a 256th and 64 bytes a slot more.
+  std::size_t staging_size = std::size_t{128} << 20;
+  std::uint32_t transfers_max = 32;  // open at one time, of a group and order
   // Bytes to one peer, over all groups, given to the wire and not sent yet. What else there
   // is waits at the pacer, where jobs' shares are kept: see README.md for what was measured.
   std::size_t peer_bytes_max = std::size_t{384} << 10;

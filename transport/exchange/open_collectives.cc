@@ -115,6 +115,7 @@ std::uint16_t OpenCollectives::OpenPieceOf(std::uint16_t collective, std::size_t
   piece.active = true;
   piece.spoiled = false;
   piece.awaits_codec = false;
+  piece.gpu_encoding = OpenPiece::GpuEncoding::kNone;
   piece.collective = collective;
   piece.round = 0;
   piece.open_count = 0;

@@ -88,6 +88,9 @@ struct OpenPiece {
   // Waits for a GPU that encodes or decodes it, which is one of its open_count: then its next round
   // has not begun.
   bool awaits_codec = false;
+  // A GPU encodes losslessly what this round is to send, or copies it, or has done so.
+  enum class GpuEncoding : std::uint8_t { kNone, kTried, kCopied, kDone };
+  GpuEncoding gpu_encoding = GpuEncoding::kNone;
   std::uint64_t codec_ticket = 0;
   TimeNs codec_begin_ns = 0;
   std::uint16_t own_slot = 0;

@@ -12,8 +12,17 @@
 namespace headrace::transport {
 namespace {
 
+using GpuEncoding = OpenPiece::GpuEncoding;
+
 std::uint32_t DivisorOf(const CollectiveSpec& spec) {
   return spec.reduction == Reduction::kAverage ? spec.divisor : 1;
+}
+
+constexpr std::size_t kCacheLine = 64;
+constexpr std::size_t kPageSize = 4096;
+
+constexpr std::size_t RoundedUp(std::size_t size, std::size_t unit) {
+  return (size + unit - 1) / unit * unit;
 }
 
 // An average is a sum until the last addition; factors are divided as the product that they make.
@@ -46,11 +55,35 @@ PieceMemory::~PieceMemory() {
   if (is_server_) server_sums_.residuals().Close(options_.group);
 }
 
+// GPUs encode and decode losslessly with a table behind each message. Slots are whole cache lines,
+// and all of them whole pages, which can be pinned.
+std::size_t PieceMemory::StagingSize(std::size_t message_size, std::uint32_t slots_count) const {
+  if (device_codec_ == nullptr || is_server_) return message_size * slots_count;
+  return RoundedUp(SlotSize(message_size) * slots_count, kPageSize);
+}
+
+std::size_t PieceMemory::SlotSize(std::size_t message_size) const {
+  if (device_codec_ == nullptr || is_server_) return message_size;
+  const std::size_t table = LosslessTableCount(message_size / sizeof(float));
+  return RoundedUp(message_size + table * sizeof(std::uint32_t), kCacheLine);
+}
+
+void PieceMemory::SetStaging(std::span<std::byte> memory, std::size_t message_size,
+                             std::uint32_t slots_count) {
+  staging_ = Staging(memory, SlotSize(message_size), slots_count);
+  table_at_ = message_size;
+}
+
 void PieceMemory::Begin(OpenCollective& collective, OpenPiece& piece) {
   for (std::size_t i = 0; i < piece.schedule.staged_max; ++i) piece.slots[i] = staging_.Acquire();
   if (piece.has_own_slot) piece.own_slot = staging_.Acquire();
   if (collective.residual != nullptr && !Loses(collective.spec.codec)) {
-    AddResidual(EncodedRangeOf(collective, piece));
+    if (collective.on_gpu()) {
+      AwaitCodec(collective, piece,
+                 device_codec_->AddResidual(collective.device, RangeOnGpu(collective, piece)));
+    } else {
+      AddResidual(EncodedRangeOf(collective, piece));
+    }
   }
   if (piece.gathered) Gather(collective, piece);
   if (collective.spec.factored()) {
@@ -67,6 +100,21 @@ void PieceMemory::Begin(OpenCollective& collective, OpenPiece& piece) {
 void PieceMemory::Release(const OpenPiece& piece) {
   for (std::size_t i = 0; i < piece.schedule.staged_max; ++i) staging_.Release(piece.slots[i]);
   if (piece.has_own_slot) staging_.Release(piece.own_slot);
+}
+
+void PieceMemory::PrepareRound(OpenCollective& collective, OpenPiece& piece) {
+  if (!collective.on_gpu() || !collective.spec.lossless()) return;
+  if (piece.awaits_codec || piece.round == piece.schedule.rounds_count) return;
+  const Round& round = piece.schedule.rounds[piece.round];
+  if (round.sends_count == 0 || round.empty) return;
+  if (std::exchange(piece.gpu_encoding, GpuEncoding::kNone) == GpuEncoding::kDone) return;
+  std::byte* const out = staging_.At(piece.own_slot);
+  std::byte* const table = reinterpret_cast<std::byte*>(TableOf(out));
+  piece.gpu_encoding = lossless_.Tries(s_per_byte_) ? GpuEncoding::kTried : GpuEncoding::kCopied;
+  AwaitCodec(collective, piece,
+             device_codec_->EncodeLossless(collective.device, RangeOnGpu(collective, piece),
+                                           piece.gpu_encoding == GpuEncoding::kCopied, OnGpus(out),
+                                           reinterpret_cast<std::uint32_t*>(OnGpus(table))));
 }
 
 void PieceMemory::BeginRound(OpenCollective& collective, OpenPiece& piece, const Round& round) {
@@ -91,6 +139,10 @@ void PieceMemory::BeginRound(OpenCollective& collective, OpenPiece& piece, const
 }
 
 void PieceMemory::EncodeLossless(OpenCollective& collective, OpenPiece& piece) {
+  if (collective.on_gpu()) {
+    piece.sent_size = EncodedLosslessSize(piece);
+    return;
+  }
   const EncodedRange range = EncodedRangeOf(collective, piece);
   std::byte* const out = staging_.At(piece.own_slot);
   if (!lossless_.Tries(s_per_byte_)) {
@@ -269,6 +321,10 @@ bool PieceMemory::EndCodec(OpenCollective& collective, OpenPiece& piece,
   const TimeNs now = MonotonicNow();
   const TimeNs took_ns = now - std::max(piece.codec_begin_ns, codec_end_ns_);
   codec_end_ns_ = now;
+  if (collective.spec.lossless()) {
+    EndLossless(collective, piece, took_ns);
+    return true;
+  }
   const bool is_first = piece.round == 0;
   const bool encodes_sum = !is_first && collective.pattern == Pattern::kScatter &&
                            piece.schedule.rounds[piece.round - std::size_t{1}].staged;
@@ -277,6 +333,20 @@ bool PieceMemory::EndCodec(OpenCollective& collective, OpenPiece& piece,
   use.decode_ns += is_first ? 0 : encodes_sum ? took_ns - took_ns / 2 : took_ns;
   if (is_first || encodes_sum) NoteEncoded(collective, piece);
   return true;
+}
+
+void PieceMemory::EndLossless(OpenCollective& collective, OpenPiece& piece, TimeNs took_ns) {
+  const bool tried = piece.gpu_encoding == GpuEncoding::kTried;
+  if (tried || piece.gpu_encoding == GpuEncoding::kCopied) {
+    piece.gpu_encoding = GpuEncoding::kDone;
+    if (!tried) return;
+    collective.codec.encode_ns += took_ns;
+    lossless_.OnEncoded(took_ns, piece.range.count * sizeof(float) - EncodedLosslessSize(piece));
+  } else if (piece.round == 0) {
+    collective.codec.encode_ns += took_ns;  // what had been left out was added
+  } else {
+    NoteReduced(collective, piece, piece.schedule.rounds[piece.round - std::size_t{1}], took_ns);
+  }
 }
 
 // As after an encoding on the host, of what this processor can read: the values are those that were
@@ -296,7 +366,7 @@ void PieceMemory::NoteEncoded(OpenCollective& collective, const OpenPiece& piece
 
 void PieceMemory::MakeReady(const OpenCollective& collective) {
   if (!collective.on_gpu()) return;
-  HR_CHECK(HasBlocks(collective.spec.codec), collective.token);
+  HR_CHECK(HasBlocks(collective.spec.codec) || collective.spec.lossless(), collective.token);
   HR_CHECK((collective.residual == nullptr) == (collective.residual_on_gpus == nullptr));
   pin_.Want();
 }
@@ -309,8 +379,8 @@ std::optional<Error> PieceMemory::OnStaging(const Result<std::byte*>& on_gpus) {
 }
 
 // In the order of members, as Sum does.
-std::optional<PieceFault> PieceMemory::ReduceLossless(OpenCollective& collective,
-                                                      const OpenPiece& piece, const Round& round) {
+std::optional<PieceFault> PieceMemory::ReduceLossless(OpenCollective& collective, OpenPiece& piece,
+                                                      const Round& round) {
   const CollectiveSpec& spec = collective.spec;
   const auto senders = piece.schedule.Receives(round);
   std::array<std::span<const std::byte>, kNodesMax> messages{};
@@ -318,22 +388,55 @@ std::optional<PieceFault> PieceMemory::ReduceLossless(OpenCollective& collective
     const std::uint16_t slot = round.staged ? piece.slots[i] : piece.own_slot;
     messages[i] = {staging_.At(slot), piece.received_sizes[i]};
   }
-  const auto own = static_cast<std::size_t>(std::ranges::count_if(
-      senders, [this](std::uint8_t sender) { return sender < options_.self; }));
-  const TimeNs begin = MonotonicNow();
-  const auto wrong =
-      ReduceLosslessRange({messages.data(), senders.size()}, round.staged ? own : kNowhere,
-                          round.staged ? ReductionOf(spec, round) : Reduction::kSum, spec.divisor,
-                          EncodedRangeOf(collective, piece));
-  const TimeNs took_ns = MonotonicNow() - begin;
-  collective.codec.decode_ns += took_ns;
-  // Messages as they are would have been summed as well.
-  const bool coded = std::ranges::any_of(
-      std::span(messages.data(), senders.size()),
-      [&](const auto& message) { return message.size() < piece.range.count * sizeof(float); });
-  if (coded) lossless_.OnDecoded(took_ns);
+  const auto own = round.staged
+                       ? static_cast<std::size_t>(std::ranges::count_if(
+                             senders, [this](std::uint8_t each) { return each < options_.self; }))
+                       : kNowhere;
+  const Reduction reduction = round.staged ? ReductionOf(spec, round) : Reduction::kSum;
+  const std::span<const std::span<const std::byte>> received(messages.data(), senders.size());
+  std::optional<std::size_t> wrong;
+  if (collective.on_gpu()) {
+    const std::uint32_t divisor = reduction == Reduction::kAverage ? spec.divisor : 1;
+    wrong = ReduceLosslessOnGpu(collective, piece, received, own, divisor);
+  } else {
+    const TimeNs begin = MonotonicNow();
+    wrong = ReduceLosslessRange(received, own, reduction, spec.divisor,
+                                EncodedRangeOf(collective, piece));
+    NoteReduced(collective, piece, round, MonotonicNow() - begin);
+  }
   if (!wrong) return std::nullopt;
   return PieceFault{.message = wrong, .what = "what cannot be decoded"};
+}
+
+void PieceMemory::NoteReduced(OpenCollective& collective, const OpenPiece& piece,
+                              const Round& round, TimeNs took_ns) {
+  collective.codec.decode_ns += took_ns;
+  // Messages as they are would have been summed as well.
+  const bool coded =
+      std::any_of(piece.received_sizes.begin(), piece.received_sizes.begin() + round.receives_count,
+                  [&](std::uint32_t size) { return size < piece.range.count * sizeof(float); });
+  if (coded) lossless_.OnDecoded(took_ns);
+}
+
+// The host finds where blocks begin, as it checks what came.
+std::optional<std::size_t> PieceMemory::ReduceLosslessOnGpu(
+    OpenCollective& collective, OpenPiece& piece,
+    std::span<const std::span<const std::byte>> messages, std::size_t own, std::uint32_t divisor) {
+  const std::uint64_t count = piece.range.count;
+  std::array<LosslessMessage, kNodesMax> on_gpus{};
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const std::span<const std::byte> message = messages[i];
+    on_gpus[i].in = OnGpus(message.data());
+    if (message.size() == count * sizeof(float)) continue;
+    std::uint32_t* const table = TableOf(message.data());
+    if (!FindLosslessBlocks(message, count, {table, LosslessBeginsCount(count)})) return i;
+    on_gpus[i].table =
+        reinterpret_cast<std::uint32_t*>(OnGpus(reinterpret_cast<std::byte*>(table)));
+  }
+  AwaitCodec(collective, piece,
+             device_codec_->DecodeLossless(collective.device, {on_gpus.data(), messages.size()},
+                                           own, divisor, RangeOnGpu(collective, piece)));
+  return std::nullopt;
 }
 
 void PieceMemory::DecodeResult(OpenCollective& collective, OpenPiece& piece) {

@@ -35,7 +35,9 @@ class PieceMemory {
 
   // What a byte costs on the wire, as far as is known.
   void SetSecondsPerByte(double seconds) { s_per_byte_ = seconds; }
-  void SetStaging(Staging staging) { staging_ = std::move(staging); }
+  // So many slots for messages of at most that size: what they take, and where they are.
+  std::size_t StagingSize(std::size_t message_size, std::uint32_t slots_count) const;
+  void SetStaging(std::span<std::byte> memory, std::size_t message_size, std::uint32_t slots_count);
   std::span<std::byte> staging() const { return staging_.memory(); }
 
   // Without one all memory is the processor's, whatever a transfer says of devices.
@@ -55,6 +57,8 @@ class PieceMemory {
 
   // Takes the slots that the piece needs, and prepares what it sends first.
   void Begin(OpenCollective& collective, OpenPiece& piece);
+  // Before a round: what is sent in it may await its GPU first.
+  void PrepareRound(OpenCollective& collective, OpenPiece& piece);
   // What the piece sends in this round, with its size.
   void BeginRound(OpenCollective& collective, OpenPiece& piece, const Round& round);
   const std::byte* SentBytes(const OpenCollective& collective, const OpenPiece& piece) const {
@@ -77,14 +81,21 @@ class PieceMemory {
   void Release(const OpenPiece& piece);
 
  private:
+  std::size_t SlotSize(std::size_t message_size) const;
   std::size_t InputsOf(const OpenPiece& piece, const Round& round, const std::byte* own,
                        std::array<const std::byte*, kNodesMax>& inputs) const;
   void Sum(const OpenCollective& collective, const OpenPiece& piece, const Round& round);
   void SumEncoded(OpenCollective& collective, OpenPiece& piece, const Round& round);
   std::optional<PieceFault> SumServed(const OpenCollective& collective, OpenPiece& piece,
                                       const Round& round);
-  std::optional<PieceFault> ReduceLossless(OpenCollective& collective, const OpenPiece& piece,
+  std::optional<PieceFault> ReduceLossless(OpenCollective& collective, OpenPiece& piece,
                                            const Round& round);
+  std::optional<std::size_t> ReduceLosslessOnGpu(
+      OpenCollective& collective, OpenPiece& piece,
+      std::span<const std::span<const std::byte>> messages, std::size_t own, std::uint32_t divisor);
+  void NoteReduced(OpenCollective& collective, const OpenPiece& piece, const Round& round,
+                   TimeNs took_ns);
+  void EndLossless(OpenCollective& collective, OpenPiece& piece, TimeNs took_ns);
   void DecodeResult(OpenCollective& collective, OpenPiece& piece);
   void Encode(OpenCollective& collective, OpenPiece& piece);
   void NoteEncoded(OpenCollective& collective, const OpenPiece& piece);
@@ -95,6 +106,14 @@ class PieceMemory {
     return pin_.OnGpus(staging_.memory(), address);
   }
   EncodedRange RangeOnGpu(const OpenCollective& collective, const OpenPiece& piece) const;
+  // Where GPUs find the blocks of the message in the slot.
+  std::uint32_t* TableOf(const std::byte* slot) const {
+    return reinterpret_cast<std::uint32_t*>(const_cast<std::byte*>(slot) + table_at_);
+  }
+  // By a GPU.
+  std::uint32_t EncodedLosslessSize(const OpenPiece& piece) const {
+    return TableOf(staging_.At(piece.own_slot))[LosslessTableCount(piece.range.count) - 1];
+  }
   // Or copies it, where coding does not pay.
   void EncodeLossless(OpenCollective& collective, OpenPiece& piece);
   EncodedRange EncodedRangeOf(const OpenCollective& collective, const OpenPiece& piece) const;
@@ -109,6 +128,7 @@ class PieceMemory {
   const bool is_server_;
   ServerSums& server_sums_;
   Staging staging_;
+  std::size_t table_at_ = 0;  // behind the message in a slot
   double s_per_byte_ = kCostUnmeasured.s_per_byte;
   LosslessGain lossless_;
   const std::shared_ptr<DeviceCodec> device_codec_;  // null: there is none; see ExchangeOptions

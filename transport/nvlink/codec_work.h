@@ -19,7 +19,7 @@ inline constexpr std::uint32_t kCodecInputsMax = 64;
 inline constexpr std::uint32_t kResidualStretchesMax = 320;
 
 struct EncodeWork {
-  const float* values;
+  float* values;
   std::byte* out;       // aligned to 4 bytes, but for topk
   std::byte* residual;  // null: it adds nothing and keeps nothing
   std::uint64_t seed;   // see CodecSeed
@@ -45,5 +45,30 @@ struct DecodeWork {
   bool onto;      // the elements of `out` are the first of the sum
 };
 static_assert(sizeof(DecodeWork) <= 4096);
+
+// The lossless codec's. A table is of as many blocks as are whole: where each begins, and where
+// the elements behind them do.
+struct LosslessEncodeWork {
+  const float* values;
+  std::byte* out;        // aligned to 4 bytes, as are tables
+  std::uint32_t* table;  // and behind it the bytes of all
+  std::uint32_t count;   // elements
+  bool as_it_is;         // nothing is coded
+};
+
+struct LosslessInput {
+  const std::byte* in = nullptr;         // aligned to 4 bytes
+  const std::uint32_t* table = nullptr;  // null: the elements are as they are
+};
+
+struct LosslessDecodeWork {
+  LosslessInput inputs[kCodecInputsMax];
+  float* out;
+  std::uint32_t inputs_count;
+  std::uint32_t own;    // before which input the elements of `out` are added; beyond all: nowhere
+  std::uint32_t count;  // elements
+  float divisor;        // 1: nothing is divided
+};
+static_assert(sizeof(LosslessDecodeWork) <= 4096);
 
 }  // namespace headrace::transport

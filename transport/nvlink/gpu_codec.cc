@@ -32,7 +32,20 @@ constexpr NamedKernel kNamedKernels[] = {{Codec::kBFloat16, "bf16"},
                                          {Codec::kInt4Stochastic, "int4_stochastic"},
                                          {Codec::kSign, "sign"},
                                          {Codec::kTopK, "topk"},
-                                         {Codec::kRandomK, "randomk"}};
+                                         {Codec::kRandomK, "randomk"},
+                                         {Codec::kLossless, "lossless"}};
+
+// The range lies in one piece.
+float* ValuesOf(const EncodedRange& range) {
+  RunWalk walk = range.walk;
+  walk.Seek(range.range.begin);
+  HR_CHECK(walk.stretch().end >= range.range.begin + range.range.count, range.range.begin,
+           walk.stretch().end);
+  // Kernels count bytes in 32 bits.
+  HR_CHECK(range.range.count <= std::numeric_limits<std::uint32_t>::max() / sizeof(float),
+           range.range.count);
+  return reinterpret_cast<float*>(range.memory + walk.OffsetOf(range.range.begin));
+}
 
 }  // namespace
 
@@ -71,6 +84,9 @@ Status GpuCodec::OpenOn(const PrimaryContext& context) {
     gpu.encodes[each.kind] = *encode;
     gpu.decodes[each.kind] = *decode;
   }
+  const auto add_residual = FindKernel(gpu.module, "headrace_add_residual");
+  if (!add_residual) return add_residual.error();
+  gpu.add_residual = *add_residual;
   auto queue = StreamQueue::Open(context);
   if (!queue) return queue.error();
   gpu.queue = std::move(*queue);
@@ -110,18 +126,23 @@ Status GpuCodec::Encode(std::int8_t device, const EncodedRange& from, std::byte*
   encode_.residual = from.residual;
   encode_.seed = from.seed;
   encode_.kept = from.codec.parameter;
-  return LaunchEncode(gpu, from);
+  return LaunchEncode(gpu, gpu.encodes[from.codec.kind], EncodedBlockSize(from.codec), from);
+}
+
+Status GpuCodec::AddResidual(std::int8_t device, const EncodedRange& range) {
+  OnGpu& gpu = At(device);
+  HR_CHECK(range.residual != nullptr && range.range.begin % kCodecBlock == 0, range.range.begin);
+  const CurrentContext current(gpus_.driver(), gpu.context);
+  encode_.out = nullptr;
+  encode_.residual = range.residual;
+  return LaunchEncode(gpu, gpu.add_residual, 0, range);
 }
 
 // Launches of as many blocks each as have few enough stretches of residuals.
-Status GpuCodec::LaunchEncode(OnGpu& gpu, const EncodedRange& from) {
-  const CuFunction kernel = gpu.encodes[from.codec.kind];
-  const std::size_t block_size = EncodedBlockSize(from.codec);
+Status GpuCodec::LaunchEncode(OnGpu& gpu, CuFunction kernel, std::size_t block_size,
+                              const EncodedRange& from) {
   const std::uint64_t end = from.range.begin + from.range.count;
-  RunWalk walk = from.walk;
-  walk.Seek(from.range.begin);
-  auto* const values = reinterpret_cast<float*>(from.memory + walk.OffsetOf(from.range.begin));
-  HR_CHECK(walk.stretch().end >= end, end, walk.stretch().end);
+  float* const values = ValuesOf(from);
   RunWalk residual_walk = from.residual == nullptr ? from.walk : from.residual_walk;
   for (std::uint64_t begin = from.range.begin; begin < end;) {
     const std::uint64_t first_block = begin / kCodecBlock;
@@ -156,14 +177,10 @@ Status GpuCodec::DecodeSum(std::int8_t device, std::span<const std::byte* const>
   OnGpu& gpu = At(device);
   HR_CHECK(HasBlocks(to.codec) && divisor != 0 && !inputs.empty(), divisor, inputs.size());
   HR_CHECK(inputs.size() <= kCodecInputsMax && to.range.begin % kCodecBlock == 0, inputs.size());
-  HR_CHECK(to.range.count <= std::numeric_limits<std::uint32_t>::max(), to.range.count);
   const CurrentContext current(gpus_.driver(), gpu.context);
-  RunWalk walk = to.walk;
-  walk.Seek(to.range.begin);
-  HR_CHECK(walk.stretch().end >= to.range.begin + to.range.count, to.range.begin);
   std::ranges::copy(inputs, decode_.inputs);
   decode_.inputs_count = static_cast<std::uint32_t>(inputs.size());
-  decode_.out = reinterpret_cast<float*>(to.memory + walk.OffsetOf(to.range.begin));
+  decode_.out = ValuesOf(to);
   decode_.seed = to.seed;
   decode_.first_block = to.range.begin / kCodecBlock;
   decode_.count = static_cast<std::uint32_t>(to.range.count);
@@ -173,10 +190,44 @@ Status GpuCodec::DecodeSum(std::int8_t device, std::span<const std::byte* const>
   return Launch(gpu, gpu.decodes[to.codec.kind], &decode_, decode_.count);
 }
 
+// By one block of threads, whose warps meet between its steps.
+Status GpuCodec::EncodeLossless(std::int8_t device, const EncodedRange& from, bool as_it_is,
+                                std::byte* out, std::uint32_t* table) {
+  OnGpu& gpu = At(device);
+  const CurrentContext current(gpus_.driver(), gpu.context);
+  LosslessEncodeWork work{.values = ValuesOf(from),
+                          .out = out,
+                          .table = table,
+                          .count = static_cast<std::uint32_t>(from.range.count),
+                          .as_it_is = as_it_is};
+  return LaunchOn(gpu, gpu.encodes[Codec::kLossless], &work, 1);
+}
+
+Status GpuCodec::DecodeLossless(std::int8_t device, std::span<const LosslessMessage> messages,
+                                std::size_t own, std::uint32_t divisor, const EncodedRange& to) {
+  OnGpu& gpu = At(device);
+  HR_CHECK(divisor != 0 && !messages.empty() && messages.size() <= kCodecInputsMax, divisor,
+           messages.size());
+  const CurrentContext current(gpus_.driver(), gpu.context);
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    decode_lossless_.inputs[i] = {.in = messages[i].in, .table = messages[i].table};
+  }
+  decode_lossless_.out = ValuesOf(to);
+  decode_lossless_.inputs_count = static_cast<std::uint32_t>(messages.size());
+  decode_lossless_.own = static_cast<std::uint32_t>(std::min(own, messages.size() + 1));
+  decode_lossless_.count = static_cast<std::uint32_t>(to.range.count);
+  decode_lossless_.divisor = static_cast<float>(divisor);
+  return Launch(gpu, gpu.decodes[Codec::kLossless], &decode_lossless_, decode_lossless_.count);
+}
+
 Status GpuCodec::Launch(OnGpu& gpu, CuFunction kernel, void* work, std::uint32_t count) {
-  if (gpu.error) return *gpu.error;
   const std::uint32_t blocks = static_cast<std::uint32_t>(CodecBlocks(count));
-  const std::uint32_t grid = std::clamp<std::uint32_t>((blocks + kWarps - 1) / kWarps, 1, ctas_);
+  return LaunchOn(gpu, kernel, work,
+                  std::clamp<std::uint32_t>((blocks + kWarps - 1) / kWarps, 1, ctas_));
+}
+
+Status GpuCodec::LaunchOn(OnGpu& gpu, CuFunction kernel, void* work, std::uint32_t grid) {
+  if (gpu.error) return *gpu.error;
   std::array<void*, 1> parameters = {work};
   const CuResult result = gpus_.driver().call().launch_kernel(
       kernel, grid, 1, 1, kKernelThreads, 1, 1, 0, gpu.queue.stream(), parameters.data(), nullptr);

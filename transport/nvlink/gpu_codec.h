@@ -33,6 +33,11 @@ class GpuCodec final : public DeviceCodec {
   Status Encode(std::int8_t device, const EncodedRange& from, std::byte* out) override;
   Status DecodeSum(std::int8_t device, std::span<const std::byte* const> inputs, bool onto,
                    std::uint32_t divisor, const EncodedRange& to) override;
+  Status AddResidual(std::int8_t device, const EncodedRange& range) override;
+  Status EncodeLossless(std::int8_t device, const EncodedRange& from, bool as_it_is, std::byte* out,
+                        std::uint32_t* table) override;
+  Status DecodeLossless(std::int8_t device, std::span<const LosslessMessage> messages,
+                        std::size_t own, std::uint32_t divisor, const EncodedRange& to) override;
   std::uint64_t TicketOf(std::int8_t device) const override;
   std::optional<Status> Ended(std::int8_t device, std::uint64_t ticket) const override;
   bool Poll() override;
@@ -49,6 +54,7 @@ class GpuCodec final : public DeviceCodec {
     CudaModule module;
     std::array<CuFunction, kKindsMax> encodes{};
     std::array<CuFunction, kKindsMax> decodes{};
+    CuFunction add_residual = nullptr;
     StreamQueue queue;
     std::uint64_t batch = 1;             // that what is started now belongs to
     std::uint64_t batches_ended = 0;     // all up to this one
@@ -62,14 +68,18 @@ class GpuCodec final : public DeviceCodec {
   Status OpenOn(const PrimaryContext& context);
   OnGpu& At(std::int8_t device);
   const OnGpu& At(std::int8_t device) const;
-  Status LaunchEncode(OnGpu& gpu, const EncodedRange& from);
+  // A kernel that works on elements and residuals, and writes so many bytes for a block.
+  Status LaunchEncode(OnGpu& gpu, CuFunction kernel, std::size_t block_size,
+                      const EncodedRange& from);
   Status Launch(OnGpu& gpu, CuFunction kernel, void* work, std::uint32_t count);
+  Status LaunchOn(OnGpu& gpu, CuFunction kernel, void* work, std::uint32_t grid);
 
   const Gpus& gpus_;
   const std::uint32_t ctas_;
   std::vector<OnGpu> each_;  // by ordinal
   EncodeWork encode_{};      // of the launch that is being made
   DecodeWork decode_{};
+  LosslessDecodeWork decode_lossless_{};
 };
 
 }  // namespace headrace::transport

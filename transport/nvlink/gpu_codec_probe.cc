@@ -48,12 +48,9 @@ class GpuCodecMeasurement {
       }
     }
     for (const Codec& codec : Codecs()) {
-      const EncodedRange block = RangeOf(codec, 0, kCodecBlock);
-      if (Status begun = codec_.Encode(kDevice, block, OnGpus(Encoded(1))); !begun) return begun;
-      const std::byte* const input = OnGpus(Encoded(1));
-      if (Status begun = codec_.DecodeSum(kDevice, {&input, 1}, true, 1, block); !begun) {
-        return begun;
-      }
+      if (Status begun = StartEncode(codec, 1, kCodecBlock); !begun) return begun;
+      if (codec == Codec::kLossless) codec_.Wait();
+      if (Status begun = StartDecode(codec, 1, kCodecBlock); !begun) return begun;
     }
     codec_.Wait();
     return {};
@@ -68,20 +65,18 @@ class GpuCodecMeasurement {
   }
 
   Result<CodecCost> Measure(const Codec& codec) {
-    const Result<double> encode = SecondsPerByte([&](std::uint64_t piece) {
-      return codec_.Encode(kDevice, RangeOf(codec, piece, kPieceCount), OnGpus(Encoded(piece)));
-    });
+    const Result<double> encode =
+        SecondsPerByte([&](std::uint64_t piece) { return StartEncode(codec, piece, kPieceCount); });
     if (!encode) return encode.error();
-    const Result<double> decode = SecondsPerByte([&](std::uint64_t piece) {
-      const std::byte* const input = OnGpus(Encoded(piece));
-      return codec_.DecodeSum(kDevice, {&input, 1}, true, 1, RangeOf(codec, piece, kPieceCount));
-    });
+    const double share = codec == Codec::kLossless ? LosslessShare() : EncodedShare(codec);
+    const Result<double> decode =
+        SecondsPerByte([&](std::uint64_t piece) { return StartDecode(codec, piece, kPieceCount); });
     if (!decode) return decode.error();
     const auto bounded = [](double each) {
       return std::min(each, kCodecSecondsPerByteMax * 0.999);
     };
     return CodecCost{.codec = codec,
-                     .share = EncodedShare(codec),
+                     .share = share,
                      .encode_s_per_byte = bounded(*encode),
                      .decode_s_per_byte = bounded(*decode)};
   }
@@ -95,15 +90,49 @@ class GpuCodecMeasurement {
     }
   }
 
-  // What is needed of pinned memory: residuals, and encodings, which take no more.
-  static constexpr std::size_t kPinnedSize = 2 * kElements * sizeof(float);
+  // What is needed of pinned memory: residuals, encodings, which take no more, and their tables.
+  static constexpr std::size_t kTableCount = LosslessTableCount(kPieceCount);
+  static constexpr std::size_t kPinnedSize =
+      2 * kElements * sizeof(float) + kPiecesCount * kTableCount * sizeof(std::uint32_t);
 
  private:
+  Status StartEncode(const Codec& codec, std::uint64_t piece, std::uint64_t count) {
+    const EncodedRange range = RangeOf(codec, piece, count);
+    std::byte* const out = OnGpus(Encoded(piece));
+    if (codec != Codec::kLossless) return codec_.Encode(kDevice, range, out);
+    return codec_.EncodeLossless(kDevice, range, false, out, OnGpus(Table(piece)));
+  }
+  // What StartEncode has written before; losslessly it has ended.
+  Status StartDecode(const Codec& codec, std::uint64_t piece, std::uint64_t count) {
+    const EncodedRange range = RangeOf(codec, piece, count);
+    const std::byte* const input = OnGpus(Encoded(piece));
+    if (codec != Codec::kLossless) return codec_.DecodeSum(kDevice, {&input, 1}, true, 1, range);
+    LosslessMessage message{.in = input};
+    if (EncodedLosslessSize(piece, count) < count * sizeof(float)) {
+      message.table = OnGpus(Table(piece));
+    }
+    return codec_.DecodeLossless(kDevice, {&message, 1}, 0, 1, range);
+  }
+  std::size_t EncodedLosslessSize(std::uint64_t piece, std::uint64_t count) {
+    return Table(piece)[LosslessTableCount(count) - 1];
+  }
+  double LosslessShare() {
+    return static_cast<double>(EncodedLosslessSize(0, kPieceCount)) /
+           static_cast<double>(kPieceCount * sizeof(float));
+  }
+
   std::byte* Encoded(std::uint64_t piece) {
     return pinned_.data() + (kElements + piece * kPieceCount) * sizeof(float);
   }
+  std::uint32_t* Table(std::uint64_t piece) {
+    return reinterpret_cast<std::uint32_t*>(pinned_.data() + 2 * kElements * sizeof(float)) +
+           piece * kTableCount;
+  }
   std::byte* OnGpus(const std::byte* pinned) const {
     return pinned_.on_gpus() + (pinned - pinned_.data());
+  }
+  std::uint32_t* OnGpus(const std::uint32_t* pinned) const {
+    return reinterpret_cast<std::uint32_t*>(OnGpus(reinterpret_cast<const std::byte*>(pinned)));
   }
   EncodedRange RangeOf(const Codec& codec, std::uint64_t piece, std::uint64_t count) const {
     const RunWalk walk(DType::kFloat32, kElements, std::span<const Run>(), 0);

@@ -3,6 +3,7 @@
 #include "transport/nvlink/codec_list.h"
 #include "transport/nvlink/kernel_list.h"
 #include "transport/nvlink/kernel_switched.h"
+#include "transport/nvlink/lossless_bodies.h"
 
 namespace headrace::transport::kernels {
 namespace {
@@ -60,15 +61,38 @@ extern "C" __global__ void __launch_bounds__(kKernelThreads, 1)
   }
 HR_SWITCHED_KERNELS(HR_DEFINE_SWITCHED)
 
-#define HR_DEFINE_CODEC(codec, kind, Format)                                        \
-  extern "C" __global__ void __launch_bounds__(kKernelThreads)                      \
-      headrace_encode_##codec(const __grid_constant__ EncodeWork work) {            \
-    EncodeBody<Format>(work, Thread() / kLanes, Threads() / kLanes);                \
-  }                                                                                 \
-  extern "C" __global__ void __launch_bounds__(kKernelThreads)                      \
-      headrace_decode_##codec(const __grid_constant__ DecodeWork work) {            \
-    DecodeBody<Format>(work, Thread() / kLanes, Threads() / kLanes);                \
+#define HR_DEFINE_CODEC(codec, kind, Format)                             \
+  extern "C" __global__ void __launch_bounds__(kKernelThreads)           \
+      headrace_encode_##codec(const __grid_constant__ EncodeWork work) { \
+    EncodeBody<Format>(work, Thread() / kLanes, Threads() / kLanes);     \
+  }                                                                      \
+  extern "C" __global__ void __launch_bounds__(kKernelThreads)           \
+      headrace_decode_##codec(const __grid_constant__ DecodeWork work) { \
+    DecodeBody<Format>(work, Thread() / kLanes, Threads() / kLanes);     \
   }
 HR_CODEC_KERNELS(HR_DEFINE_CODEC)
+
+extern "C" __global__ void __launch_bounds__(kKernelThreads)
+    headrace_add_residual(const __grid_constant__ EncodeWork work) {
+  AddResidualBody(work, Thread() / kLanes, Threads() / kLanes);
+}
+
+// A launch is one block of threads.
+extern "C" __global__ void __launch_bounds__(kKernelThreads)
+    headrace_encode_lossless(const __grid_constant__ LosslessEncodeWork work) {
+  __shared__ LosslessScratch scratch[kKernelThreads / kLanes];
+  const std::uint32_t warp = threadIdx.x / kLanes;
+  MeasureLosslessBody(work, warp, kKernelThreads / kLanes);
+  __syncthreads();
+  if (warp == 0) PlaceLosslessBody(work);
+  __syncthreads();
+  WriteLosslessBody(work, warp, kKernelThreads / kLanes, scratch[warp]);
+}
+
+extern "C" __global__ void __launch_bounds__(kKernelThreads)
+    headrace_decode_lossless(const __grid_constant__ LosslessDecodeWork work) {
+  __shared__ LosslessScratch scratch[kKernelThreads / kLanes];
+  DecodeLosslessBody(work, Thread() / kLanes, Threads() / kLanes, scratch[threadIdx.x / kLanes]);
+}
 
 }  // namespace headrace::transport::kernels

@@ -2,6 +2,7 @@
 // launch, one after the other.
 #include "tests/support/cuda_double/machine.h"
 #include "transport/nvlink/codec_list.h"
+#include "transport/nvlink/lossless_bodies.h"
 
 namespace headrace::cuda_double {
 namespace {
@@ -16,7 +17,9 @@ bool MayCode(CuDevice device, const void* at, std::size_t size, bool writes) {
 // kernel's first such access.
 bool MayCode(CuDevice device, const EncodeWork& work, std::size_t block_size) {
   if (!MayCode(device, work.values, work.count * sizeof(float), false)) return false;
-  if (!MayCode(device, work.out, BlocksIn(work.count) * block_size, true)) return false;
+  if (block_size > 0 && !MayCode(device, work.out, BlocksIn(work.count) * block_size, true)) {
+    return false;
+  }
   if (work.residual == nullptr) return true;
   for (std::uint32_t i = 0; i < work.stretches_count; ++i) {
     const std::uint32_t end = i + 1 < work.stretches_count ? work.begins[i + 1] : work.count;
@@ -51,6 +54,59 @@ void RunWarps(const CudaDoubleLaunch& launch,
   }
 HR_CODEC_KERNELS(HR_RUN_CODEC)
 
+std::uint32_t WarpsOf(const CudaDoubleLaunch& launch) {
+  return launch.grid[0] * launch.block[0] / kLanes;
+}
+
+void RunAddResidual(const CudaDoubleLaunch* launch) {
+  const auto& work = *static_cast<const EncodeWork*>(launch->parameters[0]);
+  if (!MayCode(launch->device, work, 0)) return;
+  if (!MayCode(launch->device, work.values, work.count * sizeof(float), true)) return;
+  for (std::uint32_t warp = 0; warp < WarpsOf(*launch); ++warp) {
+    AddResidualBody(work, warp, WarpsOf(*launch));
+  }
+}
+
+void RunEncodeLossless(const CudaDoubleLaunch* launch) {
+  const auto& work = *static_cast<const LosslessEncodeWork*>(launch->parameters[0]);
+  const std::size_t size = work.count * sizeof(float);
+  const std::size_t table_size = (work.count / kBlockCount + 2) * sizeof(std::uint32_t);
+  if (!MayCode(launch->device, work.values, size, false) ||
+      !MayCode(launch->device, work.out, size, true) ||
+      !MayCode(launch->device, work.table, table_size, true)) {
+    return;
+  }
+  // Only threads of one block meet.
+  if (launch->grid[0] != 1) abort();
+  const std::uint32_t warps = WarpsOf(*launch);
+  LosslessScratch scratch{};
+  for (std::uint32_t warp = 0; warp < warps; ++warp) MeasureLosslessBody(work, warp, warps);
+  PlaceLosslessBody(work);
+  for (std::uint32_t warp = 0; warp < warps; ++warp) WriteLosslessBody(work, warp, warps, scratch);
+}
+
+// What the table says is what the host has checked.
+std::size_t SizeOf(const LosslessInput& input, std::uint32_t count) {
+  if (input.table == nullptr) return count * sizeof(float);
+  return input.table[count / kBlockCount] + count % kBlockCount * sizeof(float);
+}
+
+void RunDecodeLossless(const CudaDoubleLaunch* launch) {
+  const auto& work = *static_cast<const LosslessDecodeWork*>(launch->parameters[0]);
+  const std::size_t table_size = (work.count / kBlockCount + 1) * sizeof(std::uint32_t);
+  for (std::uint32_t i = 0; i < work.inputs_count; ++i) {
+    const LosslessInput& input = work.inputs[i];
+    if (input.table != nullptr && !MayCode(launch->device, input.table, table_size, false)) return;
+    if (!MayCode(launch->device, input.in, SizeOf(input, work.count), false)) return;
+  }
+  if (!MayCode(launch->device, work.out, work.count * sizeof(float), true)) return;
+  LosslessScratch scratch{};
+  const std::uint32_t warps = WarpsOf(*launch);
+  for (std::uint32_t warp = 0; warp < warps; ++warp) {
+    DecodeLosslessBody(work, warp, warps, scratch);
+  }
+}
+
 }  // namespace
 
 void AddCodecKernels(std::map<std::string, Kernel>& kernels) {
@@ -58,6 +114,9 @@ void AddCodecKernels(std::map<std::string, Kernel>& kernels) {
   kernels["headrace_encode_" #codec] = {&RunEncode_##codec, {sizeof(EncodeWork)}}; \
   kernels["headrace_decode_" #codec] = {&RunDecode_##codec, {sizeof(DecodeWork)}};
   HR_CODEC_KERNELS(HR_ADD_CODEC)
+  kernels["headrace_add_residual"] = {&RunAddResidual, {sizeof(EncodeWork)}};
+  kernels["headrace_encode_lossless"] = {&RunEncodeLossless, {sizeof(LosslessEncodeWork)}};
+  kernels["headrace_decode_lossless"] = {&RunDecodeLossless, {sizeof(LosslessDecodeWork)}};
 }
 
 }  // namespace headrace::cuda_double

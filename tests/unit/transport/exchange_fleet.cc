@@ -151,7 +151,7 @@ std::vector<std::vector<std::byte>> FleetTransfer::Expected() const {
 }
 
 void SumWithMessage(Fleet& fleet, std::span<float> values, Codec codec,
-                    std::vector<std::byte> message) {
+                    std::vector<std::byte> message, std::int8_t device) {
   Transfer transfer{.token = 1,
                     .kind = Collective::kAllReduce,
                     .dtype = DType::kFloat32,
@@ -160,6 +160,7 @@ void SumWithMessage(Fleet& fleet, std::span<float> values, Codec codec,
                     .members_count = 2,
                     .codec = codec};
   transfer.members[0] = reinterpret_cast<std::byte*>(values.data());
+  transfer.devices[0] = device;
   fleet.Post(0, transfer);
   fleet.network().Inject("a",
                          {.key = KeyOf(1),

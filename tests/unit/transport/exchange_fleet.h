@@ -136,9 +136,9 @@ class FleetTransfer {
   Transfer transfer_;
 };
 
-// Node 0 posts an all_reduce of `values` in that codec, over two nodes; what node 1 sends it for
-// its first piece is `message`.
+// Node 0 posts an all_reduce of `values`, which are that GPU's or the host's, in that codec, over
+// two nodes; what node 1 sends it for its first piece is `message`.
 void SumWithMessage(Fleet& fleet, std::span<float> values, Codec codec,
-                    std::vector<std::byte> message);
+                    std::vector<std::byte> message, std::int8_t device = kHost);
 
 }  // namespace headrace::transport

@@ -168,6 +168,45 @@ TEST_P(LosslessOn, ReadsAnyBytesAtAll) {
   }
 }
 
+// Where a reader finds them that goes from one to the next.
+TEST_P(LosslessOn, FindsBlocksWhereReadingThemInTurnDoes) {
+  for (const std::size_t count : {256U, 600U, 5000U}) {
+    std::vector<float> values = NormalValues(count, random_);
+    std::fill_n(values.begin(), 256 * (count / 512), 0.0F);
+    const auto bytes = Written(values);
+    ASSERT_TRUE(bytes) << count;
+    std::vector<std::uint32_t> begins(LosslessBeginsCount(count));
+    ASSERT_TRUE(FindLosslessBlocks(*bytes, count, begins)) << count;
+    LosslessReader reader{.in = *bytes};
+    for (const std::uint32_t begin : begins) {
+      EXPECT_EQ(begin, bytes->size() - reader.in.size());
+      DecodeLossless(reader, std::min<std::size_t>(256, values.size()), values.data());
+    }
+  }
+}
+
+TEST_P(LosslessOn, FindsBlocksOnlyWhereTheBytesAreAnEncodingAsAWhole) {
+  const auto honest = Written(NormalValues(2000, random_));
+  std::size_t found = 0;
+  for (int trial = 0; trial < 2000; ++trial) {
+    std::vector<std::byte> bytes = *honest;
+    bytes[random_() % bytes.size()] = static_cast<std::byte>(random_());
+    if (trial % 4 == 0) bytes[0] = static_cast<std::byte>(random_() % 4);
+    if (trial % 4 == 1) bytes[3 + random_() % 96] ^= std::byte{7};
+    if (trial % 4 == 2) bytes[2] ^= std::byte{1};
+    if (trial % 8 == 3) bytes.resize(random_() % (bytes.size() + 20));
+    LosslessReader reader{.in = bytes};
+    std::vector<float> values(2000);
+    DecodeLossless(reader, values.size(), values.data());
+    std::vector<std::uint32_t> begins(LosslessBeginsCount(values.size()));
+    const bool finds = FindLosslessBlocks(bytes, values.size(), begins);
+    ASSERT_EQ(finds, reader.makes_sense && reader.in.empty()) << trial;
+    found += finds ? 1 : 0;
+  }
+  EXPECT_GT(found, 200U);
+  EXPECT_LT(found, 1800U);
+}
+
 INSTANTIATE_TEST_SUITE_P(Target, LosslessOn,
                          ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()), SimdTargetOf);
 

@@ -32,9 +32,11 @@ constexpr std::uint64_t kCodedBlockBytes = 1 << 15;
 // Ends what was started whenever it is asked: the nodes' time is not that of GPUs.
 class PromptCodec final : public transport::DeviceCodec {
  public:
-  explicit PromptCodec(std::unique_ptr<transport::GpuCodec> codec) : codec_(std::move(codec)) {}
+  // `without`: a codec that it has no kernels for.
+  explicit PromptCodec(std::unique_ptr<transport::GpuCodec> codec, Codec::Kind without)
+      : codec_(std::move(codec)), without_(without) {}
 
-  std::uint32_t codecs() const override { return codec_->codecs(); }
+  std::uint32_t codecs() const override { return codec_->codecs() & ~(1U << without_); }
   bool HasRoom(std::int8_t device) const override { return codec_->HasRoom(device); }
   Status Encode(std::int8_t device, const transport::EncodedRange& from, std::byte* out) override {
     return codec_->Encode(device, from, out);
@@ -42,6 +44,18 @@ class PromptCodec final : public transport::DeviceCodec {
   Status DecodeSum(std::int8_t device, std::span<const std::byte* const> inputs, bool onto,
                    std::uint32_t divisor, const transport::EncodedRange& to) override {
     return codec_->DecodeSum(device, inputs, onto, divisor, to);
+  }
+  Status AddResidual(std::int8_t device, const transport::EncodedRange& range) override {
+    return codec_->AddResidual(device, range);
+  }
+  Status EncodeLossless(std::int8_t device, const transport::EncodedRange& from, bool as_it_is,
+                        std::byte* out, std::uint32_t* table) override {
+    return codec_->EncodeLossless(device, from, as_it_is, out, table);
+  }
+  Status DecodeLossless(std::int8_t device, std::span<const transport::LosslessMessage> messages,
+                        std::size_t own, std::uint32_t divisor,
+                        const transport::EncodedRange& to) override {
+    return codec_->DecodeLossless(device, messages, own, divisor, to);
   }
   std::uint64_t TicketOf(std::int8_t device) const override { return codec_->TicketOf(device); }
   std::optional<Status> Ended(std::int8_t device, std::uint64_t ticket) const override {
@@ -57,6 +71,7 @@ class PromptCodec final : public transport::DeviceCodec {
 
  private:
   std::unique_ptr<transport::GpuCodec> codec_;
+  const Codec::Kind without_;
 };
 
 class GpuCodecs : public GpuTest {
@@ -73,7 +88,7 @@ class GpuCodecs : public GpuTest {
     options.device_codec =
         [this, coding_nodes](std::size_t node) -> std::shared_ptr<transport::DeviceCodec> {
       if (node >= coding_nodes) return nullptr;
-      return std::make_shared<PromptCodec>(transport::GpuCodec::Open(*gpus_, 2).value());
+      return std::make_shared<PromptCodec>(transport::GpuCodec::Open(*gpus_, 2).value(), without_);
     };
     return OnHosts(ranks, options);
   }
@@ -100,6 +115,7 @@ class GpuCodecs : public GpuTest {
     return coded_on;
   }
 
+  Codec::Kind without_ = Codec::kPowerSgd;
   std::vector<std::unique_ptr<NodesOfGpus>> worlds_;
 };
 
@@ -123,7 +139,8 @@ void SumInCodecs(NodesOfGpus& world, const Ranks& ranks, std::span<const Codec> 
 }
 
 TEST_F(GpuCodecs, EncodeOperationsToTheBitsOfNodesThatEncodeOnTheHost) {
-  constexpr Codec kCodecs[] = {Codec::kBFloat16, Codec::kInt8Stochastic, Codec::kInt4Stochastic};
+  constexpr Codec kCodecs[] = {Codec::kBFloat16, Codec::kInt8Stochastic, Codec::kInt4Stochastic,
+                               Codec::kLossless};
   for (const Ranks& ranks : {Ranks{{0}, {1}}, Ranks{{0, 1}, {2}}, Ranks{{0, 3}, {1, 2}, {4}}}) {
     for (const std::uint32_t rails : {1U, 2U}) {
       NodesOfGpus& hosts = OnHosts(ranks, {.rails = rails});
@@ -158,6 +175,7 @@ TEST_F(GpuCodecs, TakeTheGpusOfTheRanksInTurn) {
 TEST_F(GpuCodecs, LeaveToTheHostWhatTheyHaveNoKernelsFor) {
   const Ranks ranks{{0}, {1}};
   constexpr Codec kCodecs[] = {Codec::kLossless};
+  without_ = Codec::kLossless;
   NodesOfGpus& hosts = OnHosts(ranks);
   SumInCodecs(hosts, ranks, kCodecs);
   NodesOfGpus& gpus = OnGpus(ranks, 2);

@@ -7,12 +7,15 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "tests/unit/transport/nvlink/lane_of_gpus.h"
 #include "transport/codec/codec.h"
+#include "transport/codec/lossless.h"
 #include "transport/memory/pinned_memory.h"
 
 namespace headrace::transport {
@@ -72,6 +75,30 @@ std::vector<std::uint32_t> BitsOf(const float* values, std::size_t count) {
 }
 std::vector<std::uint32_t> BitsOf(const Floats& values) {
   return BitsOf(values.data(), values.size());
+}
+
+// Around the size after which too little gain ends the coding.
+constexpr std::size_t kLosslessCounts[] = {1,    255,  256,  257,  600,   3840,
+                                           4095, 4096, 4097, 8192, 24576, 40001};
+
+// Some blocks are zeros, or code badly; or all gain less than is worth the time.
+Floats FilledForLossless(Content content, std::size_t count, std::mt19937_64& random) {
+  Floats values = Filled(content, count, random);
+  const std::uint64_t zeros = random() % 3;
+  const std::uint64_t scattered = random() % 4;
+  const bool gains_little = content == Content::kGradients && count % 2 == 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t block = i / kCodecBlock;
+    if (gains_little) {
+      if (i % kCodecBlock < 135) values[i] *= 0x1p-60F;
+      continue;
+    }
+    if (zeros > 0 && block % (1 + zeros) == 1) values[i] = 0;
+    if (scattered == 1 && block % 7 == 3) {
+      values[i] = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+    }
+  }
+  return values;
 }
 
 RunWalk WholeWalk(std::size_t count) { return {DType::kFloat32, count, std::span<const Run>(), 0}; }
@@ -144,6 +171,61 @@ class GpuCodecTest : public LaneOfGpus {
     Floats result(before.size());
     std::memcpy(result.data(), out, result.size() * sizeof(float));
     return result;
+  }
+
+  static Bytes EncodedLosslessly(const Floats& values) {
+    Bytes bytes(values.size() * sizeof(float));
+    Floats copy = values;
+    const EncodedRange range{.codec = Codec::kLossless,
+                             .walk = WholeWalk(values.size()),
+                             .residual_walk = {},
+                             .range = {0, values.size()},
+                             .memory = reinterpret_cast<std::byte*>(copy.data())};
+    bytes.resize(EncodeLosslessRange(range, bytes.data()));
+    return bytes;
+  }
+
+  struct Encoded {
+    Bytes bytes;
+    std::vector<std::uint32_t> table;
+  };
+  Encoded EncodedLosslesslyOnGpu(const Floats& values, bool as_it_is, std::size_t shift) {
+    const std::size_t count = values.size();
+    const std::size_t table_count = LosslessTableCount(count);
+    std::byte* const out = OnHost(count * sizeof(float));
+    auto* const table = reinterpret_cast<std::uint32_t*>(OnHost(4 * table_count));
+    const EncodedRange range{.codec = Codec::kLossless,
+                             .walk = WholeWalk(count),
+                             .residual_walk = {},
+                             .range = {0, count},
+                             .memory = OnGpu(1, values, shift)};
+    EXPECT_TRUE(codec_->EncodeLossless(1, range, as_it_is, out, table).ok());
+    EXPECT_TRUE(Wait(1).ok());
+    return {.bytes = {out, out + table[table_count - 1]}, .table = {table, table + table_count}};
+  }
+  Floats SummedLosslesslyOnGpu(const std::vector<Bytes>& messages, const Floats& before,
+                               std::size_t own, std::uint32_t divisor, std::size_t shift) {
+    const std::size_t count = before.size();
+    std::vector<LosslessMessage> on_gpus;
+    for (const Bytes& each : messages) {
+      std::byte* const in = OnHost(each.size());
+      std::memcpy(in, each.data(), each.size());
+      on_gpus.push_back({.in = in});
+      if (each.size() == count * sizeof(float)) continue;
+      const std::size_t begins_count = LosslessBeginsCount(count);
+      auto* const table = reinterpret_cast<std::uint32_t*>(OnHost(4 * begins_count));
+      EXPECT_TRUE(FindLosslessBlocks(each, count, {table, begins_count}));
+      on_gpus.back().table = table;
+    }
+    std::byte* const out = OnGpu(1, before, shift);
+    const EncodedRange range{.codec = Codec::kLossless,
+                             .walk = WholeWalk(count),
+                             .residual_walk = {},
+                             .range = {0, count},
+                             .memory = out};
+    EXPECT_TRUE(codec_->DecodeLossless(1, on_gpus, own, divisor, range).ok());
+    EXPECT_TRUE(Wait(1).ok());
+    return Read<float>(out, count);
   }
 
   std::mt19937_64 random_{17};
@@ -309,6 +391,99 @@ TEST_F(GpuCodecTest, HasNoRoomForMoreThanAStreamTakes) {
   EXPECT_TRUE(codec_->HasRoom(1));
   ASSERT_TRUE(Wait(0).ok());
   EXPECT_TRUE(codec_->HasRoom(0));
+}
+
+TEST_F(GpuCodecTest, EncodesLosslesslyTheBytesOfTheHost) {
+  std::size_t coded = 0;
+  std::size_t plain = 0;
+  for (const std::size_t count : kLosslessCounts) {
+    for (const Content content : kContents) {
+      const Floats values = FilledForLossless(content, count, random_);
+      const Bytes expected = EncodedLosslessly(values);
+      const Encoded on_gpu = EncodedLosslesslyOnGpu(values, false, 4 * (random_() % 4));
+      ASSERT_EQ(on_gpu.bytes, expected) << count << ", content " << static_cast<int>(content);
+      const bool as_they_are = expected.size() == count * sizeof(float);
+      (as_they_are ? plain : coded) += 1;
+      if (as_they_are) continue;
+      std::vector<std::uint32_t> begins(LosslessBeginsCount(count));
+      ASSERT_TRUE(FindLosslessBlocks(expected, count, begins));
+      ASSERT_EQ(std::vector(on_gpu.table.begin(), on_gpu.table.end() - 1), begins);
+    }
+    FreeMemory();
+  }
+  EXPECT_GT(coded, 10U);
+  EXPECT_GT(plain, 10U);
+}
+
+TEST_F(GpuCodecTest, CopiesWhatIsNotToBeCoded) {
+  const Floats values(5000, 1);
+  const Encoded on_gpu = EncodedLosslesslyOnGpu(values, true, 0);
+  ASSERT_EQ(on_gpu.bytes.size(), values.size() * sizeof(float));
+  EXPECT_EQ(std::memcmp(on_gpu.bytes.data(), values.data(), on_gpu.bytes.size()), 0);
+}
+
+// Among encodings are elements as they are; the own ones are added before any of them, or not.
+TEST_F(GpuCodecTest, SumsWhatIsLosslessToTheBitsOfTheHost) {
+  for (const std::size_t count : kLosslessCounts) {
+    for (std::uint32_t turn = 0; turn < 12; ++turn) {
+      const std::size_t messages_count = 1 + random_() % 4;
+      const std::size_t own = turn % 3 == 0 ? kNowhere : random_() % (messages_count + 1);
+      const std::uint32_t divisor = turn % 2 == 0 ? 1 : 3;
+      std::vector<Bytes> messages;
+      for (std::size_t i = 0; i < messages_count; ++i) {
+        const Content content = kContents[random_() % std::size(kContents)];
+        messages.push_back(EncodedLosslessly(FilledForLossless(content, count, random_)));
+      }
+      const Floats before = Filled(Content::kGradients, count, random_);
+      Floats expected = before;
+      std::vector<std::span<const std::byte>> spans(messages.begin(), messages.end());
+      const Reduction reduction = divisor == 1 ? Reduction::kSum : Reduction::kAverage;
+      const EncodedRange range{.codec = Codec::kLossless,
+                               .walk = WholeWalk(count),
+                               .residual_walk = {},
+                               .range = {0, count},
+                               .memory = reinterpret_cast<std::byte*>(expected.data())};
+      ASSERT_FALSE(ReduceLosslessRange(spans, own, reduction, divisor, range));
+      const Floats summed =
+          SummedLosslesslyOnGpu(messages, before, own, divisor, 4 * (random_() % 4));
+      ASSERT_EQ(BitsOf(summed), BitsOf(expected)) << count << ", turn " << turn;
+    }
+    FreeMemory();
+  }
+}
+
+TEST_F(GpuCodecTest, AddsResidualsInAnyRunsAsTheHostDoes) {
+  for (const std::size_t longest : {1U, 200U, 2000U}) {
+    const std::size_t count = 3000;
+    std::vector<transport::Run> runs;
+    std::uint64_t offset = 0;
+    for (std::uint64_t held = 0; held < count + 7;) {
+      const std::uint64_t run = 1 + random_() % longest;
+      runs.push_back({.offset = offset, .count = run});
+      offset += (run + random_() % 3) * sizeof(float);
+      held += run;
+    }
+    Floats memory = Filled(Content::kGradients, offset / sizeof(float), random_);
+    std::byte* const pinned = OnHost(offset);
+    std::memcpy(pinned, memory.data(), offset);
+    Floats values = Filled(Content::kTies, count, random_);
+    for (float& value : values) value = value == 0 ? -0.0F : value;
+    std::byte* const on_gpu = OnGpu(1, values);
+    EncodedRange range{.codec = Codec::kLossless,
+                       .walk = WholeWalk(count),
+                       .residual_walk = RunWalk(DType::kFloat32, count, runs, 7),
+                       .range = {256, count - 256},
+                       .memory = reinterpret_cast<std::byte*>(values.data()),
+                       .residual = reinterpret_cast<std::byte*>(memory.data())};
+    AddResidual(range);
+    range.memory = on_gpu;
+    range.residual = pinned;
+    ASSERT_TRUE(codec_->AddResidual(1, range).ok());
+    ASSERT_TRUE(Wait(1).ok());
+    ASSERT_EQ(BitsOf(reinterpret_cast<const float*>(on_gpu), count), BitsOf(values)) << longest;
+    ASSERT_EQ(BitsOf(reinterpret_cast<const float*>(pinned), memory.size()), BitsOf(memory));
+    FreeMemory();
+  }
 }
 
 // As mapping pins it.

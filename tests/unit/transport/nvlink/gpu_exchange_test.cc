@@ -12,6 +12,8 @@
 #include "tests/support/expect_text.h"
 #include "tests/unit/transport/exchange_fleet.h"
 #include "tests/unit/transport/nvlink/lane_of_gpus.h"
+#include "transport/codec/lossless.h"
+#include "transport/codec/lossless_layout.h"
 #include "transport/memory/pinned_memory.h"
 #include "transport/nvlink/gpu_codec.h"
 
@@ -59,6 +61,17 @@ class BusyCodec final : public DeviceCodec {
   Status DecodeSum(std::int8_t device, std::span<const std::byte* const> inputs, bool onto,
                    std::uint32_t divisor, const EncodedRange& to) override {
     return codec_->DecodeSum(device, inputs, onto, divisor, to);
+  }
+  Status AddResidual(std::int8_t device, const EncodedRange& range) override {
+    return codec_->AddResidual(device, range);
+  }
+  Status EncodeLossless(std::int8_t device, const EncodedRange& from, bool as_it_is, std::byte* out,
+                        std::uint32_t* table) override {
+    return codec_->EncodeLossless(device, from, as_it_is, out, table);
+  }
+  Status DecodeLossless(std::int8_t device, std::span<const LosslessMessage> messages,
+                        std::size_t own, std::uint32_t divisor, const EncodedRange& to) override {
+    return codec_->DecodeLossless(device, messages, own, divisor, to);
   }
   std::uint64_t TicketOf(std::int8_t device) const override { return codec_->TicketOf(device); }
   std::optional<Status> Ended(std::int8_t device, std::uint64_t ticket) const override {
@@ -125,9 +138,14 @@ class GpuExchange : public LaneOfGpus {
     }
     {
       Fleet fleet(OptionsOf(test));
+      // On so slow a wire a lossless code always pays.
+      for (std::uint32_t node = 0; node < fleet.nodes_count(); ++node) {
+        fleet.node(node).SetCost(1, {.startup_s = 0, .s_per_byte = 1});
+      }
       std::mt19937_64 random(7);
       for (int iteration = 1; iteration <= iterations; ++iteration) {
         for (std::byte* const of_node : memory) Fill(of_node, test.count, random);
+        if (iteration == 1) FillResiduals(residuals, residual_count);
         for (std::uint32_t node = 0; node < test.nodes; ++node) {
           Transfer transfer = TransferOf(test, node, static_cast<std::uint64_t>(iteration), runs);
           transfer.members[node] = memory[node];
@@ -156,6 +174,11 @@ class GpuExchange : public LaneOfGpus {
     return outcome;
   }
 
+  // What an encoding before has left out.
+  static void FillResiduals(const std::vector<std::byte*>& residuals, std::size_t count) {
+    std::mt19937_64 random(11);
+    for (std::byte* const residual : residuals) Fill(residual, count, random);
+  }
   static void Fill(std::byte* memory, std::uint64_t count, std::mt19937_64& random) {
     std::normal_distribution<float> normal;
     std::vector<float> values(count);
@@ -185,7 +208,16 @@ class GpuExchange : public LaneOfGpus {
 
 constexpr Codec kSomeCodecs[] = {Codec::kBFloat16,       Codec::kFloat8E4M3, Codec::kInt8,
                                  Codec::kInt4Stochastic, Codec::kSign,       Codec::kTopK,
-                                 Codec::kRandomK};
+                                 Codec::kRandomK,        Codec::kLossless};
+
+// Lossless sums go the way that they go without a codec.
+std::vector<Algorithm> AlgorithmsOf(Codec codec) {
+  std::vector<Algorithm> all = {Algorithm::kDirectExchange, Algorithm::kDirectScatter};
+  if (codec == Codec::kLossless) {
+    all.insert(all.end(), {Algorithm::kRecursiveDoubling, Algorithm::kRing});
+  }
+  return all;
+}
 
 void ExpectLikeOnTheHost(GpuExchange& /*of*/, const SumCase& test, const Outcome& on_host,
                          const Outcome& on_gpus) {
@@ -199,8 +231,8 @@ void ExpectLikeOnTheHost(GpuExchange& /*of*/, const SumCase& test, const Outcome
 TEST_F(GpuExchange, GivesTheBitsOfTheHostAmongNodes) {
   for (const Codec codec : kSomeCodecs) {
     for (const std::uint32_t nodes : {2U, 3U}) {
-      for (const Algorithm algorithm : {Algorithm::kDirectExchange, Algorithm::kDirectScatter}) {
-        for (const std::uint64_t count : {1U, 257U, 9000U}) {
+      for (const Algorithm algorithm : AlgorithmsOf(codec)) {
+        for (const std::uint64_t count : {1U, 257U, 9000U, 60001U}) {
           SumCase test{.codec = codec, .nodes = nodes, .algorithm = algorithm, .count = count};
           const Outcome on_host = SumsOf(test, 3);
           // Some nodes on GPUs, and all of them.
@@ -396,6 +428,39 @@ TEST_F(GpuExchange, StaysUntilItsStagingIsUnpinned) {
       EXPECT_EQ(fleet.staging_requests_held(), 0U);
       EXPECT_TRUE(pins_.empty());
       EXPECT_TRUE(fleet.node(0).OpenGroup(again).ok());
+    }
+    FreeMemory();
+  }
+}
+
+// Too short, too long, of a length that may be, and such that only its codes are wrong.
+TEST_F(GpuExchange, EndsTheGroupByNameWhereALosslessMessageMakesNoSense) {
+  constexpr std::size_t kCount = 300;
+  std::vector<float> values(kCount);
+  std::mt19937_64 random(7);
+  std::normal_distribution<float> normal;
+  for (float& value : values) value = normal(random);
+  std::vector<std::byte> honest(kCount * sizeof(float));
+  LosslessWriter writer{.out = honest.data(), .size_max = honest.size() - 1};
+  EncodeLossless(values.data(), kCount, writer);
+  ASSERT_TRUE(writer.fits);
+  honest.resize(writer.size);
+  std::vector<std::vector<std::byte>> messages = {honest, honest};
+  messages[1][LosslessBlock::kWordsAt] |= std::byte{7};  // one exception more
+  for (const std::size_t size : {0U, 1U, 900U, 1199U, 1201U}) {
+    messages.emplace_back(size, std::byte{9});
+  }
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    auto* const on_gpu = reinterpret_cast<float*>(OnGpu(0, values));
+    {
+      Fleet fleet(OptionsOf({.nodes = 2, .algorithm = Algorithm::kDirectExchange}));
+      SumWithMessage(fleet, {on_gpu, kCount}, Codec::kLossless, messages[i], 0);
+      ASSERT_EQ(fleet.completions(0).size(), 1U) << i;
+      const Completion& ended = fleet.completions(0)[0];
+      EXPECT_EQ(ended.code, i == 0 ? Code::kOk : Code::kMismatch) << i << ": " << ended.cause;
+      if (i > 0) {
+        EXPECT_NE(ended.cause.find("node b"), std::string::npos) << ended.cause;
+      }
     }
     FreeMemory();
   }
