@@ -14,9 +14,9 @@ from headrace.torch.recovery import Recovery
 from headrace.torch.resize import Lack
 from headrace.torch.slots import Member, Slot
 from headrace.torch.updates import Updates
-from support.patience import PATIENCE_S
 
 MIB = 1 << 20
+MISSED_S = 30.0  # a rank that has not posted by then is not going to
 
 
 class Meeting:
@@ -33,7 +33,7 @@ class Meeting:
             operation = self._posted.setdefault(number, {})
             operation[rank] = (kind, data)
             self._changed.notify_all()
-            if not self._changed.wait_for(lambda: len(operation) == self._ranks, PATIENCE_S / 6):
+            if not self._changed.wait_for(lambda: len(operation) == self._ranks, MISSED_S):
                 raise AssertionError(f"operation {number}: only ranks {sorted(operation)} have posted {kind}")
             kinds = {rank: posted[0] for rank, posted in operation.items()}
             if len(set(kinds.values())) != 1:
