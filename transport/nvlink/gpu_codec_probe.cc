@@ -50,7 +50,7 @@ class GpuCodecMeasurement {
     for (const Codec& codec : Codecs()) {
       if (Status begun = StartEncode(codec, 1, kCodecBlock); !begun) return begun;
       if (codec == Codec::kLossless) codec_.Wait();
-      if (Status begun = StartDecode(codec, 1, kCodecBlock); !begun) return begun;
+      if (Status begun = StartDecode(codec, 1, 1, kCodecBlock); !begun) return begun;
     }
     codec_.Wait();
     return {};
@@ -65,12 +65,16 @@ class GpuCodecMeasurement {
   }
 
   Result<CodecCost> Measure(const Codec& codec) {
-    const Result<double> encode =
-        SecondsPerByte([&](std::uint64_t piece) { return StartEncode(codec, piece, kPieceCount); });
+    std::uint64_t encoded = 1;  // pieces, of which there are few where one takes long
+    const Result<double> encode = SecondsPerByte([&](std::uint64_t piece) {
+      encoded = std::max(encoded, piece + 1);
+      return StartEncode(codec, piece, kPieceCount);
+    });
     if (!encode) return encode.error();
     const double share = codec == Codec::kLossless ? LosslessShare() : EncodedShare(codec);
-    const Result<double> decode =
-        SecondsPerByte([&](std::uint64_t piece) { return StartDecode(codec, piece, kPieceCount); });
+    const Result<double> decode = SecondsPerByte([&](std::uint64_t piece) {
+      return StartDecode(codec, piece, piece % encoded, kPieceCount);
+    });
     if (!decode) return decode.error();
     const auto bounded = [](double each) {
       return std::min(each, kCodecSecondsPerByteMax * 0.999);
@@ -102,14 +106,16 @@ class GpuCodecMeasurement {
     if (codec != Codec::kLossless) return codec_.Encode(kDevice, range, out);
     return codec_.EncodeLossless(kDevice, range, false, out, OnGpus(Table(piece)));
   }
-  // What StartEncode has written before; losslessly it has ended.
-  Status StartDecode(const Codec& codec, std::uint64_t piece, std::uint64_t count) {
+  // Into that piece, what StartEncode has written for the piece `encoded` and so many elements;
+  // losslessly it has ended.
+  Status StartDecode(const Codec& codec, std::uint64_t piece, std::uint64_t encoded,
+                     std::uint64_t count) {
     const EncodedRange range = RangeOf(codec, piece, count);
-    const std::byte* const input = OnGpus(Encoded(piece));
+    const std::byte* const input = OnGpus(Encoded(encoded));
     if (codec != Codec::kLossless) return codec_.DecodeSum(kDevice, {&input, 1}, true, 1, range);
     LosslessMessage message{.in = input};
-    if (EncodedLosslessSize(piece, count) < count * sizeof(float)) {
-      message.table = OnGpus(Table(piece));
+    if (EncodedLosslessSize(encoded, count) < count * sizeof(float)) {
+      message.table = OnGpus(Table(encoded));
     }
     return codec_.DecodeLossless(kDevice, {&message, 1}, 0, 1, range);
   }

@@ -85,9 +85,12 @@ void RunEncodeLossless(const CudaDoubleLaunch* launch) {
   for (std::uint32_t warp = 0; warp < warps; ++warp) WriteLosslessBody(work, warp, warps, scratch);
 }
 
-// What the table says is what the host has checked.
+// What the table says is what the host has checked, or a kernel has written.
 std::size_t SizeOf(const LosslessInput& input, std::uint32_t count) {
   if (input.table == nullptr) return count * sizeof(float);
+  for (std::uint32_t block = 0; block < count / kBlockCount; ++block) {
+    if (input.table[block + 1] - input.table[block] > LosslessBlock::kSizeMax) abort();
+  }
   return input.table[count / kBlockCount] + count % kBlockCount * sizeof(float);
 }
 
