@@ -109,7 +109,7 @@ void PieceMemory::PrepareRound(OpenCollective& collective, OpenPiece& piece) {
   if (round.sends_count == 0 || round.empty) return;
   if (std::exchange(piece.gpu_encoding, GpuEncoding::kNone) == GpuEncoding::kDone) return;
   std::byte* const out = staging_.At(piece.own_slot);
-  std::byte* const table = reinterpret_cast<std::byte*>(TableOf(out));
+  auto* const table = reinterpret_cast<std::byte*>(TableOf(out));
   piece.gpu_encoding = lossless_.Tries(s_per_byte_) ? GpuEncoding::kTried : GpuEncoding::kCopied;
   AwaitCodec(collective, piece,
              device_codec_->EncodeLossless(collective.device, RangeOnGpu(collective, piece),
