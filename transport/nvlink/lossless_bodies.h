@@ -18,7 +18,7 @@ struct alignas(4) LosslessScratch {
 };
 
 // What one lane has written there is seen by the others.
-HR_KERNEL void MeetLanes() {
+HR_KERNEL void SynchronizeLanes() {
 #ifdef __CUDA_ARCH__
   __syncwarp();
 #endif
@@ -115,14 +115,14 @@ HR_KERNEL const std::byte* CopyIn(const std::byte* from, std::uint32_t size,
                                   LosslessScratch& scratch) {
   const auto ahead = static_cast<std::uint32_t>(AddressOf(from) % 4);
   const std::uint32_t words = (ahead + size + 3) / 4;
-  MeetLanes();
+  SynchronizeLanes();
   EachLane([&](std::uint32_t lane) {
     for (std::uint32_t i = lane; i < words; i += kLanes) {
       Store(scratch.bytes + std::size_t{4} * i,
             Load<std::uint32_t>(from - ahead + std::size_t{4} * i));
     }
   });
-  MeetLanes();
+  SynchronizeLanes();
   return scratch.bytes + ahead;
 }
 
@@ -165,7 +165,7 @@ HR_KERNEL void WriteCoded(EightEach& values, const LosslessShape& shape, std::by
 HR_KERNEL void WriteBlock(EightEach& values, const LosslessShape& shape, LosslessScratch& scratch,
                           std::byte* to) {
   std::byte* const out = scratch.bytes;
-  MeetLanes();
+  SynchronizeLanes();
   if (shape.is_zeros || shape.is_plain()) {
     EachLane([&](std::uint32_t lane) {
       const auto form = shape.is_zeros ? LosslessBlock::Form::kZeros : LosslessBlock::Form::kPlain;
@@ -178,7 +178,7 @@ HR_KERNEL void WriteBlock(EightEach& values, const LosslessShape& shape, Lossles
   } else {
     WriteCoded(values, shape, out);
   }
-  MeetLanes();
+  SynchronizeLanes();
   CopyOut(out, shape.Size(), to);
 }
 
@@ -257,13 +257,13 @@ HR_KERNEL void WriteLosslessBody(const LosslessEncodeWork& work, std::uint32_t w
   }
   if (warp != blocks % warps) return;
   const std::uint32_t behind = work.count - blocks * kBlockCount;
-  MeetLanes();
+  SynchronizeLanes();
   EachLane([&](std::uint32_t lane) {
     for (std::uint32_t i = lane; i < behind; i += kLanes) {
       Store(scratch.bytes + std::size_t{4} * i, work.values[std::size_t{blocks} * kBlockCount + i]);
     }
   });
-  MeetLanes();
+  SynchronizeLanes();
   CopyOut(scratch.bytes, 4 * behind, work.out + work.table[blocks]);
 }
 
