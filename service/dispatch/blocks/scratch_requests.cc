@@ -66,12 +66,15 @@ void ScratchRequests::OnStagingWanted(Job* job, const StagingWanted& message) {
 
 std::optional<Failure> ScratchRequests::OnBooked(const Job* job, const ScratchBooked& message) {
   if (const auto* staging = std::get_if<PinStaging>(&message.request)) {
-    if (message.status) {
+    if (message.status && job != nullptr && !job->failed) {
       mapping_.Send(*staging);
-    } else {
-      lanes_.out(staging->lane)
-          .Send(StagingPinned{staging->lane, staging->job.value, message.status.error()});
+      return {};
     }
+    // What was booked has been returned with the job's session.
+    const Error over(Code::kCancelled, "its job is over on this node");
+    lanes_.out(staging->lane)
+        .Send(StagingPinned{staging->lane, staging->job.value,
+                            message.status ? over : message.status.error()});
     return {};
   }
   if (job == nullptr) return {};

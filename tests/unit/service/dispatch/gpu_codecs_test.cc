@@ -4,15 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "ipc/board.h"
+#include "ipc/sealed_memory.h"
 #include "tests/support/expect_text.h"
 #include "tests/support/hand_driven_cluster.h"
 #include "tests/unit/service/dispatch/gpu_world.h"
@@ -259,6 +263,28 @@ TEST_F(GpuCodecs, HaveTheirStagingPinnedAsLongAsTheirLinksAreOpen) {
   gpus.cluster.Advance(kMillisecond);
   doubled_.counts(&counts);
   EXPECT_EQ(counts.host_registrations, 0U);
+}
+
+// What was booked has been returned by then.
+TEST_F(GpuCodecs, HaveNoStagingPinnedForAJobThatEndedWhileItWasBooked) {
+  const Ranks ranks{{0}, {1}};
+  constexpr Codec kCodecs[] = {Codec::kBFloat16};
+  NodesOfGpus& gpus = OnGpus(ranks, 1);
+  SumInCodecs(gpus, ranks, kCodecs);
+  CudaDoubleCounts before{};
+  doubled_.counts(&before);
+  alignas(ipc::kPageSize) static std::array<std::byte, ipc::kPageSize> memory;
+  HandDrivenNode& node = gpus.cluster.node(0);
+  const auto booked = node.rpc().Of<service::BookScratch>();
+  ASSERT_FALSE(booked.empty());
+  service::PinStaging staging = std::get<service::PinStaging>(booked.back()->request);
+  staging.job = JobId{staging.job.value + 1};
+  staging.memory = memory;
+  node.Send(service::ScratchBooked{.request = staging, .status = {}});
+  gpus.cluster.Advance(kMillisecond);
+  CudaDoubleCounts after{};
+  doubled_.counts(&after);
+  EXPECT_EQ(after.host_registrations, before.host_registrations);
 }
 
 TEST_F(GpuCodecs, LeaveToTheHostWhatAGpuHasNoMemoryForAndSayWhy) {
