@@ -330,6 +330,8 @@ class ServiceDeath(unittest.TestCase):
             for name in names:
                 ranks.each("tensor", name=name, count=16)
             self.post_all(ranks[0], names)
+            # What it has not read before the stop has all its time afterwards, whatever the stop was.
+            await_equal(lambda: len(service.ctl_json("queue")["queue"]), len(names))
             service.suspend()
             try:
                 time.sleep(OUTLIVED_S + 0.4)
