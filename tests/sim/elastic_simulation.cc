@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "service/cluster/followed_quorums.h"
 
@@ -85,6 +86,16 @@ bool ElasticSimulation::MayWait(const ElasticProcess& process) const {
          });
 }
 
+// The last of a job that was given up ask for ever where the only service that they know is dead:
+// they are fewer than may go on, and nobody is left who could say so. The client library ends them
+// after its time to reconnect.
+bool ElasticSimulation::AreTooFew() const {
+  const auto left =
+      std::ranges::count_if(run_.processes, [this](const auto& each) { return !MayWait(*each); });
+  return faults_.gave_up() && std::cmp_less(left, run_.shape.min_world) &&
+         std::ranges::none_of(run_.processes, [](const auto& each) { return each->IsAttached(); });
+}
+
 std::optional<std::string> ElasticSimulation::RunUntilAllGoOn(std::uint64_t iterations) {
   const std::uint64_t target = run_.books.applied() + iterations;
   const TimeNs until_ns = run_.cluster.now() + kGoesOnWithin;
@@ -96,6 +107,7 @@ std::optional<std::string> ElasticSimulation::RunUntilAllGoOn(std::uint64_t iter
     if (all) return std::nullopt;
     if (auto wrong = Round()) return wrong;
   }
+  if (AreTooFew()) return std::nullopt;
   return "somebody does not go on:" + run_.DescribeAll();
 }
 

@@ -42,6 +42,7 @@ class ElasticSimulation {
   std::optional<std::string> RunUntilAllGoOn(std::uint64_t iterations);
   std::optional<std::string> Check();
   bool MayWait(const ElasticProcess& process) const;
+  bool AreTooFew() const;
   std::optional<std::string> Finish();
   std::optional<std::string> CheckAllReturned();
   std::optional<std::string> CheckReturned(std::size_t node);
