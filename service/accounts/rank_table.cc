@@ -166,7 +166,9 @@ RankTable::Share RankTable::ShareOf(std::uint32_t uid) const {
 Result<RankSlot> RankTable::Join(const JoinRequest& request) {
   if (Status status = CheckJobName(request.job); !status) return status.error();
   if (Status status = CheckNumbers(request); !status) return status.error();
-  if (Status status = lost_.Check(request.job, request.uid, request.after_epoch); !status) {
+  const bool decided = request.members_hash != 0;
+  if (Status status = lost_.Check(request.job, request.uid, request.after_epoch, decided);
+      !status) {
     return status.error();
   }
   const JobKey key{request.job, request.uid};

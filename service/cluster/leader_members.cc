@@ -131,7 +131,10 @@ void LeaderMembers::OnJoinJob(NodeId node, const JoinJob& join, TimeNs now) {
 
 Status LeaderMembers::CheckRankAttached(const Job& job, const Participant& participant,
                                         const ReportRankAttached& rank) const {
-  if (Status status = lost_.Check(job.name, job.uid, rank.after_epoch); !status) return status;
+  const bool decided = rank.members_hash != 0;
+  if (Status status = lost_.Check(job.name, job.uid, rank.after_epoch, decided); !status) {
+    return status;
+  }
   const Participant* first = nullptr;  // of those with ranks
   for (const Participant& other : job.participants) {
     if (first == nullptr && !other.ranks.empty()) first = &other;

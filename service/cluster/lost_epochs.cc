@@ -21,11 +21,17 @@ void LostEpochs::Forget(std::string_view job, std::uint32_t uid) {
   std::erase_if(losses_, [&](const Named& each) { return each.job == job && each.uid == uid; });
 }
 
-Status LostEpochs::Check(std::string_view job, std::uint32_t uid, std::uint32_t after_epoch) const {
+Status LostEpochs::Check(std::string_view job, std::uint32_t uid, std::uint32_t after_epoch,
+                         bool decided) const {
   if (after_epoch == 0) return {};
   const auto found = std::ranges::find_if(
       losses_, [&](const Named& each) { return each.job == job && each.uid == uid; });
   if (found == losses_.end() || after_epoch > found->loss.epoch) return {};
+  if (decided) {
+    return Error(Code::kPeerLost,
+                 fmt::format("{} after it was decided who is left of job {}: ask again",
+                             found->loss.cause, job));
+  }
   return Error(Code::kMismatch,
                fmt::format("job {} cannot continue: {}; a process started in its place is refused "
                            "beside ranks that continue: end all ranks of the job, and start them "

@@ -30,8 +30,10 @@ class LostEpochs {
   // The job starts from the beginning.
   void Forget(std::string_view job, std::uint32_t uid);
   // Whether a rank that was in `after_epoch` of the job (0: in none) may reconnect. The error says
-  // why not, and what to do.
-  Status Check(std::string_view job, std::uint32_t uid, std::uint32_t after_epoch) const;
+  // why not, and what to do. One that follows a decision on who is left (`decided`) has to ask
+  // again: somebody was lost after it.
+  Status Check(std::string_view job, std::uint32_t uid, std::uint32_t after_epoch,
+               bool decided) const;
 
  private:
   struct Named {

@@ -148,7 +148,7 @@ std::optional<std::string> ElasticProcess::Attach(const service::Membership& tol
                         .timeout_ms = world_.timeout_ms,
                         .rendezvous = meets};
   const std::uint32_t rank = told.RankOf(member_).value();
-  const std::uint64_t hash = told.generation == 0 ? 0 : service::HashOfMembers(told.members);
+  const std::uint64_t hash = told_ ? service::HashOfMembers(told.members) : 0;
   const SessionId next{home.attached + 1};
   const Status status = Service()->CheckAttach(spec, rank);
   const Result<service::RankSlot> slot =
@@ -203,7 +203,7 @@ service::SessionIdentity ElasticProcess::IdentityOf(const service::Membership& t
           .after_epoch = after_epoch,
           .rank = told.RankOf(member_).value(),
           .member = member_,
-          .members_hash = told.generation == 0 ? 0 : service::HashOfMembers(told.members),
+          .members_hash = told_ ? service::HashOfMembers(told.members) : 0,
           .world_size = spec.world_size,
           .uid = kElasticUid,
           .pid = static_cast<std::int32_t>(1000 + index()),
@@ -242,6 +242,8 @@ std::optional<std::string> ElasticProcess::HandleEnds() {
     if (!end.ok) waits_ = end.text;
     failed_ = failed_ || !end.ok;
     if (phase_ == Phase::kMeeting) {
+      // Then the client library would not try again.
+      if (!end.ok && told_ && end.code == Code::kMismatch) return "may not meet: " + end.text;
       met = met || (end.ok && end.number == barrier_);
     } else {
       training_.OnEnd(end);

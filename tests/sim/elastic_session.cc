@@ -119,6 +119,7 @@ std::optional<std::string> ElasticSession::ReadEnds(EpochChecker& checker, std::
     const ipc::Outcome outcome = client_.Read(open.record);
     End end{.number = open.number,
             .ok = outcome.code == Code::kOk,
+            .code = outcome.code,
             .text = outcome.text,
             .result = {memory.begin(), memory.end()}};
     if (auto wrong = checker.End(*this, open.number, outcome, end.result)) return wrong;

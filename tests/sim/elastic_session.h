@@ -59,6 +59,7 @@ class ElasticSession {
   struct End {
     std::uint64_t number = 0;  // of a collective, or GradientNumber
     bool ok = false;
+    Code code = Code::kOk;
     std::string text{};
     std::vector<std::byte> result{};
   };

@@ -52,6 +52,9 @@ TEST(RankTable, RefusesToGoOnAfterARanksProcessDied) {
   again.uid = 7;
   EXPECT_TRUE(table.Join(again).ok()) << "another user's job of that name";
   table.Withdraw(SessionId{3});
+  again.uid = Rank(0, 3).uid;
+  again.members_hash = 5;
+  ExpectRefused(table.Join(again), Code::kPeerLost, {"rank 1 (pid 502)", "ask again"});
   ASSERT_TRUE(table.Join(Rank(0, 4)).ok()) << "a job that begins anew";
   table.Depart(SessionId{4}, false, "closed its connection");
   again = Rank(0, 5);

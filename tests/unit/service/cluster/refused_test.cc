@@ -215,6 +215,27 @@ TEST(Refusals, WhoComesAMinuteAfterARankWasRefusedIsNotToldOfIt) {
   EXPECT_TEXT(a.waits(), "rank 1");
 }
 
+TEST(Refusals, ARankThatFollowsADecisionHasToAskAgainWhereAnotherWasLostSince) {
+  Meeting meeting;
+  MeetingNode& a = meeting.AddNode("a");
+  MeetingNode& b = meeting.AddNode("b");
+  auto decided = Meeting::Rank(1, 0, 2);
+  decided.after_epoch = 1;
+  decided.members_hash = 5;
+  auto late = Meeting::Rank(7, 1, 2);
+  late.after_epoch = 1;
+  late.members_hash = 5;
+  meeting.Attach(a, decided);
+  meeting.Run();
+  a.follower.OnRankLost(JobId{1}, 0, "exited or was killed", /*exited=*/true);
+  meeting.Run();
+  a.follower.Handle(service::JobEnded{JobId{1}});
+  meeting.Attach(b, late);
+  meeting.Run();
+  EXPECT_TEXT(b.failure(), "job train", "rank 0", "ask again");
+  EXPECT_EQ(b.Told<service::JobFailed>().back().code, Code::kPeerLost);
+}
+
 TEST(Refusals, AnEpochThatLostARankWithItsProcessHasNoNextOne) {
   for (const bool exited : {true, false}) {
     Meeting meeting;
