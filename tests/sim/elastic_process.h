@@ -51,6 +51,8 @@ class ElasticProcess {
   bool is_harmed() const { return harmed_; }
   bool stands_still() const { return still_; }
   bool was_evicted() const { return evicted_; }
+  // Where it asks for its job: the name of a node and a port, or nothing for its own node.
+  const std::string& rendezvous() const { return rendezvous_; }
   const ElasticTraining& training() const { return training_; }
   ElasticSession* session() { return session_; }
   std::string Describe() const;

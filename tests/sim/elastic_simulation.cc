@@ -75,24 +75,27 @@ std::optional<std::string> ElasticSimulation::RunUntilUneven() {
   return std::nullopt;
 }
 
-// A spare without a place, and who joins where nobody is left, wait for ever.
+// For ever wait: a spare without a place; who joins where nobody is left, or where all that it was
+// told is the address of a machine that died.
 bool ElasticSimulation::MayWait(const ElasticProcess& process) const {
   if (process.IsOver()) return true;
-  if (process.role() == service::MemberRole::kSpare && process.training().is_newcomer())
-    return true;
-  return process.training().is_newcomer() &&
-         std::ranges::all_of(run_.processes, [](const auto& each) {
-           return each->IsOver() || each->training().is_newcomer();
-         });
+  if (!process.training().is_newcomer()) return false;
+  if (process.role() == service::MemberRole::kSpare) return true;
+  const std::string& asks = process.rendezvous();
+  const std::size_t node = asks.empty() ? process.node() : static_cast<std::size_t>(asks[0] - 'a');
+  if (!process.IsAttached() && !run_.nodes[node].service) return true;
+  return std::ranges::all_of(run_.processes, [](const auto& each) {
+    return each->IsOver() || each->training().is_newcomer();
+  });
 }
 
-// The last of a job that was given up ask for ever where the only service that they know is dead:
-// they are fewer than may go on, and nobody is left who could say so. The client library ends them
-// after its time to reconnect.
+// The last of a job ask for ever where the only service that they know is dead: they are fewer than
+// may go on, and nobody is left who could say so. The client library ends them after its time to
+// reconnect.
 bool ElasticSimulation::AreTooFew() const {
   const auto left =
       std::ranges::count_if(run_.processes, [this](const auto& each) { return !MayWait(*each); });
-  return faults_.gave_up() && std::cmp_less(left, run_.shape.min_world) &&
+  return std::cmp_less(left, run_.shape.min_world) &&
          std::ranges::none_of(run_.processes, [](const auto& each) { return each->IsAttached(); });
 }
 

@@ -188,9 +188,12 @@ void Lines::Accept(Instance from, const std::string& leader, std::uint64_t attem
   timeline_.After(kHelloTimeout, [this, id, from, leader, attempt] {
     WhenAwake(from, [this, id, from, leader, attempt] {
       SimulatedService* const dialing = Find(from);
-      if (dialing == nullptr || !dialing->IsDialing(leader, attempt)) return;
-      Close(id, Side::kDialer);
-      dialing->Silent(leader, attempt, "operation timed out");
+      if (dialing == nullptr) return;
+      const bool dials = dialing->IsDialing(leader, attempt);
+      const auto made = lines_.find(id);
+      // Or it needs nobody there any more.
+      if (dials || (made != lines_.end() && !made->second.greeted)) Close(id, Side::kDialer);
+      if (dials) dialing->Silent(leader, attempt, "operation timed out");
     });
   });
 }
