@@ -37,10 +37,10 @@ Exchange::Exchange(Wire& wire, const ExchangeOptions& options,
           .device_codecs = options_.device_codec == nullptr ? 0 : options_.device_codec->codecs()},
       pacer_(options.peer_bytes_max),
       residuals_(residuals ? std::move(residuals) : std::make_shared<ServedResiduals>(0)),
-      server_sums_(*residuals_),
-      groups_(kGroupsMax) {
+      server_sums_(*residuals_) {
   HR_CHECK(options.transfers_max > 0 && options.transfers_max <= UINT16_MAX, options.transfers_max);
   refused_.reserve(options.transfers_max);
+  groups_.reserve(kGroupsMax);
 }
 
 // Only the wire works here: DoWork would also sum what has come, in memory that may be unmapped.
@@ -118,6 +118,7 @@ bool Exchange::DoWork(TimeNs now, std::vector<Completion>& completions) {
     if (summed) turn_ = slot + 1;
     if (group->gone()) group.reset();
   }
+  while (!groups_.empty() && groups_.back() == nullptr) groups_.pop_back();
   worked = RunTurns() || worked;
   // What was started in this turn is marked at once.
   const bool codec_worked = PollCodec() || coded;
@@ -179,14 +180,18 @@ Status Exchange::OpenGroup(const GroupOptions& options) {
   }
   const auto free =
       std::ranges::find_if(groups_, [](const auto& group) { return group == nullptr; });
-  if (free == groups_.end()) {
+  if (free == groups_.end() && groups_.size() == kGroupsMax) {
     return Error(Code::kExhausted, "lane " + options_.name + " has " + std::to_string(kGroupsMax) +
                                        " groups, and no more than that; end a job first");
   }
   auto opened = Group::Open(wire_, pacer_, counters_, options_, options,
                             static_cast<std::uint16_t>(free - groups_.begin()), server_sums_);
   if (!opened) return opened.error();
-  *free = std::move(opened).value();
+  if (free == groups_.end()) {
+    groups_.push_back(std::move(opened).value());
+  } else {
+    *free = std::move(opened).value();
+  }
   return {};
 }
 

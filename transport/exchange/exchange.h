@@ -90,7 +90,7 @@ class Exchange final : public NetworkTransport, private WireEvents {
   FlowMeter flow_;
   PollTimer codec_timer_;
   bool has_work_ = false;                       // after the last DoWork
-  std::vector<std::unique_ptr<Group>> groups_;  // by slot; null where free
+  std::vector<std::unique_ptr<Group>> groups_;  // by slot; null where free, the last is open
   std::size_t turn_ = 0;                        // the slot that may sum next
   std::vector<MovedLink> moves_;                // for DrainMoves
   std::vector<Completion> refused_;             // of posts to groups that are not open
