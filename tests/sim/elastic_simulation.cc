@@ -75,28 +75,37 @@ std::optional<std::string> ElasticSimulation::RunUntilUneven() {
   return std::nullopt;
 }
 
+bool ElasticSimulation::AsksTheDead(const ElasticProcess& process) const {
+  const std::string& asks = process.rendezvous();
+  const std::size_t node = asks.empty() ? process.node() : static_cast<std::size_t>(asks[0] - 'a');
+  return !run_.nodes[node].service;
+}
+
 // For ever wait: a spare without a place; who joins where nobody is left, or where all that it was
 // told is the address of a machine that died.
 bool ElasticSimulation::MayWait(const ElasticProcess& process) const {
   if (process.IsOver()) return true;
   if (!process.training().is_newcomer()) return false;
   if (process.role() == service::MemberRole::kSpare) return true;
-  const std::string& asks = process.rendezvous();
-  const std::size_t node = asks.empty() ? process.node() : static_cast<std::size_t>(asks[0] - 'a');
-  if (!process.IsAttached() && !run_.nodes[node].service) return true;
+  if (!process.IsAttached() && AsksTheDead(process)) return true;
   return std::ranges::all_of(run_.processes, [](const auto& each) {
     return each->IsOver() || each->training().is_newcomer();
   });
 }
 
-// The last of a job ask for ever where the only service that they know is dead: they are fewer than
-// may go on, and nobody is left who could say so. The client library ends them after its time to
-// reconnect.
-bool ElasticSimulation::AreTooFew() const {
-  const auto left =
-      std::ranges::count_if(run_.processes, [this](const auto& each) { return !MayWait(*each); });
-  return std::cmp_less(left, run_.shape.min_world) &&
-         std::ranges::none_of(run_.processes, [](const auto& each) { return each->IsAttached(); });
+// The last of a job ask for ever where the only service that they know is dead, and nobody is left
+// who knows more: they are fewer than may go on, or their own services have forgotten the others
+// when they began again. The client library ends them after its time to reconnect.
+bool ElasticSimulation::AreLost() const {
+  std::size_t left = 0;
+  bool forgot = true;
+  for (const auto& process : run_.processes) {
+    if (process->IsAttached()) return false;
+    if (MayWait(*process)) continue;
+    ++left;
+    forgot = forgot && run_.begun_again.contains(process->node()) && AsksTheDead(*process);
+  }
+  return left < run_.shape.min_world || forgot;
 }
 
 std::optional<std::string> ElasticSimulation::RunUntilAllGoOn(std::uint64_t iterations) {
@@ -110,7 +119,7 @@ std::optional<std::string> ElasticSimulation::RunUntilAllGoOn(std::uint64_t iter
     if (all) return std::nullopt;
     if (auto wrong = Round()) return wrong;
   }
-  if (AreTooFew()) return std::nullopt;
+  if (AreLost()) return std::nullopt;
   return "somebody does not go on:" + run_.DescribeAll();
 }
 

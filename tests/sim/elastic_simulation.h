@@ -42,7 +42,8 @@ class ElasticSimulation {
   std::optional<std::string> RunUntilAllGoOn(std::uint64_t iterations);
   std::optional<std::string> Check();
   bool MayWait(const ElasticProcess& process) const;
-  bool AreTooFew() const;
+  bool AreLost() const;
+  bool AsksTheDead(const ElasticProcess& process) const;
   std::optional<std::string> Finish();
   std::optional<std::string> CheckAllReturned();
   std::optional<std::string> CheckReturned(std::size_t node);
