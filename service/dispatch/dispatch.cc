@@ -502,6 +502,10 @@ void Dispatch::Close(SessionId id, bool orderly, Code code, const std::string& c
   if (!orderly) job.SetFailed(now);
   if (orderly) {
     parts_->flow.LimitGradients(job, job.IterationsOf(rank), failure, now);
+    // Nobody asks for the plan that they wait for, or for what they come to.
+    const bool plan_is_due = job.gradients && job.gradients->plan() == nullptr;
+    if (plan_is_due && std::ranges::all_of(job.ranks(), &JobRank::gone))
+      parts_->flow.FailGradientsHere(job, failure, now);
   } else {
     parts_->flow.FailGradientsHere(job, failure, now);
   }

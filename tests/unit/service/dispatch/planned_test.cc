@@ -68,6 +68,17 @@ TEST_F(Planned, GradientsWaitForAPlanAndSaySo) {
   }
 }
 
+TEST_F(Planned, GradientsOfRanksThatHaveAllLeftWaitForNoPlan) {
+  PostAll();
+  node_.Settle();
+  node_.Close(*ranks_[0], true, "left the job");
+  node_.Settle();
+  EXPECT_EQ(Head().reason, static_cast<std::uint32_t>(ipc::WaitReason::kNoPlan));
+  node_.Close(*ranks_[1], true, "left the job");
+  node_.Settle();
+  EXPECT_EQ(node_.RowsInUse(), 0U);
+}
+
 TEST_F(Planned, SumsAreRightWhereAllReducesAreTakenApart) {
   Adopt(node_, job_.id, HalvesOf(kSplit));
   PostAll();
