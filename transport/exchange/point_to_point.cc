@@ -197,8 +197,9 @@ std::optional<std::string> PointToPoint::AcceptPiece(Open& open, const MessageHe
   ++open.on_wire;
   ++messages_moving_;
   const auto index = static_cast<std::uint16_t>(&open - places_.data());
+  // A rank reads it, later.
   wire_.Accept(arrival, open.memory + std::uint64_t{header.piece} * piece_size_,
-               TokenOf(index, true, header.piece));
+               TokenOf(index, true, header.piece), static_cast<std::size_t>(open.bytes));
   return std::nullopt;
 }
 

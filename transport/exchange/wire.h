@@ -100,8 +100,14 @@ class Wire {
   // take yet waits.
   virtual void Send(LinkId link, const MessageHeader& header, const std::byte* bytes,
                     std::size_t size, std::uint64_t token) = 0;
-  // Puts the announced message's bytes to `memory`, which has room for all of them.
-  virtual void Accept(ArrivalId arrival, std::byte* memory, std::uint64_t token) = 0;
+  // Puts the announced message's bytes to `memory`, which has room for all of them. `whole` is the
+  // size of the array that they are a part of, if it is not read here right away, else 0: bytes of
+  // a large one may be written past the caches.
+  virtual void Accept(ArrivalId arrival, std::byte* memory, std::uint64_t token,
+                      std::size_t whole) = 0;
+  void Accept(ArrivalId arrival, std::byte* memory, std::uint64_t token) {
+    Accept(arrival, memory, token, 0);
+  }
   virtual void Drop(ArrivalId arrival) = 0;
 
   // Memory the wire can receive to and send from without further ado. Lives as long as the wire

@@ -399,8 +399,9 @@ void RailWire::OnLinkFailed(std::size_t rail, LinkId failed, const std::string& 
   });
 }
 
-void RailWire::Accept(ArrivalId arrival, std::byte* memory, std::uint64_t token) {
-  rails_[arrival % kWireRailsMax]->Accept(arrival / kWireRailsMax, memory, token);
+void RailWire::Accept(ArrivalId arrival, std::byte* memory, std::uint64_t token,
+                      std::size_t whole) {
+  rails_[arrival % kWireRailsMax]->Accept(arrival / kWireRailsMax, memory, token, whole);
 }
 
 void RailWire::Drop(ArrivalId arrival) {

@@ -69,7 +69,9 @@ class RailWire final : public Wire {
   bool IsEager(std::size_t size) const override;
   void Send(LinkId link, const MessageHeader& header, const std::byte* bytes, std::size_t size,
             std::uint64_t token) override;
-  void Accept(ArrivalId arrival, std::byte* memory, std::uint64_t token) override;
+  using Wire::Accept;
+  void Accept(ArrivalId arrival, std::byte* memory, std::uint64_t token,
+              std::size_t whole) override;
   void Drop(ArrivalId arrival) override;
   Result<std::span<std::byte>> AllocateStaging(std::size_t size) override;
   void FreeStaging(std::span<std::byte> memory) override;

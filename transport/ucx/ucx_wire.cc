@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "ipc/base/check.h"
+#include "ipc/base/copy.h"
 #include "transport/ucx/accepted.h"
 #include "transport/ucx/names.h"
 #include "transport/ucx/signals.h"
@@ -394,7 +395,7 @@ UcxWire::Arrival& UcxWire::ArrivalOf(ArrivalId id) {
   return *arrival;
 }
 
-void UcxWire::Accept(ArrivalId id, std::byte* memory, std::uint64_t token) {
+void UcxWire::Accept(ArrivalId id, std::byte* memory, std::uint64_t token, std::size_t whole) {
   Arrival& arrival = ArrivalOf(id);
   if (arrival.rendezvous) {
     if (id == fresh_) fate_ = Fate::kStarted;
@@ -404,7 +405,7 @@ void UcxWire::Accept(ArrivalId id, std::byte* memory, std::uint64_t token) {
     return;
   }
   HR_CHECK(memory != nullptr || arrival.size == 0, id, arrival.size);
-  if (arrival.size != 0) std::memcpy(memory, arrival.bytes, arrival.size);
+  CopyPartOf(whole, memory, static_cast<const std::byte*>(arrival.bytes), arrival.size);
   ended_.push_back({EndKind::kReceived, Code::kOk, 0, token});
   Drop(id);
 }

@@ -78,7 +78,8 @@ void SimulatedNetwork::SimulatedWire::Send(LinkId id, const MessageHeader& heade
 }
 
 void SimulatedNetwork::SimulatedWire::Accept(ArrivalId arrival, std::byte* memory,
-                                             std::uint64_t token) {
+                                             std::uint64_t token, std::size_t whole) {
+  network_.wholes_.insert(whole);
   const auto found = network_.flights_.find(arrival);
   HR_CHECK(found != network_.flights_.end() && found->second.to == index_, arrival);
   Flight& flight = found->second;

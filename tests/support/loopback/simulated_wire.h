@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,6 +83,8 @@ class SimulatedNetwork {
   std::uint64_t announced_count() const { return announced_count_; }
   std::size_t open_count() const;
   std::size_t staging_count() const;
+  // What Accept has been called with as `whole`, each once.
+  const std::set<std::size_t>& wholes() const { return wholes_; }
 
  private:
   class SimulatedWire;
@@ -160,6 +163,7 @@ class SimulatedNetwork {
   std::map<std::pair<TimeNs, std::uint64_t>, Due> due_;
   std::uint64_t dues_begun_ = 0;
   std::uint64_t announced_count_ = 0;
+  std::set<std::size_t> wholes_;
 };
 
 }  // namespace headrace::transport

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "tests/unit/transport/exchange_fleet.h"
@@ -36,6 +37,21 @@ TEST(ExchangePointToPoint, MovesMessagesOfEverySizeInBothDirections) {
     }
     EXPECT_TRUE(there.HasCome() && back.HasCome()) << bytes;
     EXPECT_EQ(fleet.network().open_count(), 0U);
+  }
+}
+
+// The wire may write them past the caches, but not what the exchange sums right away.
+TEST(ExchangePointToPoint, LetTheWireKnowHowLargeTheyAre) {
+  for (const std::uint32_t rails : {1U, 2U}) {
+    Fleet fleet({.rails_count = rails});
+    SentMessage message(0, 1, 7, 400'000);
+    FleetTransfer sum(Collective::kAllReduce, DType::kFloat32, Reduction::kSum, 100'000, 2, 8);
+    PostReceive(fleet, message);
+    PostSend(fleet, message);
+    fleet.PostEverywhere(sum.transfer());
+    fleet.RunToTheEnd();
+    EXPECT_TRUE(message.HasCome());
+    EXPECT_EQ(fleet.network().wholes(), (std::set<std::size_t>{0, 400'000})) << rails;
   }
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/base/copy.h"
 #include "tests/support/expect_text.h"
 #include "tests/unit/transport/ucx_pair.h"
 
@@ -18,10 +19,11 @@ class UcxWireTest : public ::testing::Test {
   void AcceptAtOnce(std::vector<std::byte>& target) {
     b_.told.on_announced = [this, &target](const Recorder::Announcement& announcement) {
       target.resize(announcement.size);
-      b_.wire->Accept(announcement.arrival, target.data(), announcement.header.position);
+      b_.wire->Accept(announcement.arrival, target.data(), announcement.header.position, whole_);
     };
   }
 
+  std::size_t whole_ = 0;  // of the array that all of it is said to be a part of
   Side a_{Loopback()};
   Side b_{Loopback()};
   std::vector<Side*> both_{&a_, &b_};
@@ -54,6 +56,22 @@ TEST_F(UcxWireTest, CarriesMessagesOfEverySizeByteForByte) {
     EXPECT_EQ(announced.header.round, 3U);
   }
   EXPECT_EQ(b_.told.announcements.size(), token);
+}
+
+TEST_F(UcxWireTest, CarriesPartsOfALargeArrayByteForByte) {
+  const LinkId link = a_.ConnectTo(b_, 7);
+  whole_ = kLargeCopyMin;
+  std::vector<std::byte> target;
+  AcceptAtOnce(target);
+  std::uint64_t token = 0;
+  for (const std::size_t size : {0U, 1U, 4096U, 131'071U, 262'144U}) {
+    const std::vector<std::byte> source = Pattern(size, static_cast<std::uint32_t>(size));
+    ++token;
+    a_.wire->Send(link, HeaderOf(7, token), source.data(), size, token);
+    ASSERT_TRUE(DriveUntil(both_, [&] { return b_.told.received.contains(token); })) << size;
+    EXPECT_EQ(b_.told.received[token], Code::kOk);
+    EXPECT_TRUE(target == source) << size;
+  }
 }
 
 TEST_F(UcxWireTest, HoldsMessagesUntilTheyAreAccepted) {
