@@ -43,6 +43,7 @@ def _checked(name: str) -> str:
     return name
 
 
+@functools.cache  # for its speed: every post asks
 def dtype_number(name: str) -> int:
     """The number in the C header."""
     return _DTYPES[name][0]
@@ -78,7 +79,7 @@ def array_of(x: Any) -> tuple[int, int, str]:
             raise ValueError(
                 "the tensor is not contiguous: give x.contiguous() and copy back"
             )
-        return x.data_ptr(), x.numel(), dtype_name(x.dtype)
+        return x.data_ptr(), x.numel(), _name_in_torch(x.dtype)
     if hasattr(x, "__array_interface__"):
         if not x.flags.c_contiguous or not x.flags.writeable:
             raise ValueError(

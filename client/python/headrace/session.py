@@ -348,7 +348,10 @@ class Session:
         error = self.call.error
         status = library.load().hr_barrier(self.handle, ctypes.byref(number), error)
         library.check(status, error)
-        return self._posted(number.value, None, False, async_op)
+        operation = Operation(self, number.value, None, False)
+        if not async_op:
+            operation.wait()
+        return operation
 
     def send(
         self,
@@ -429,12 +432,11 @@ class Session:
             where = (x.handle, None)
             function = getattr(library.load(), name)
         status = function(self.handle, *where, *arguments, ctypes.byref(number), error)
-        library.check(status, error)
-        if stream is None:
-            return self._posted(number.value, x, copied, async_op)
+        if status != 0:
+            library.check(status, error)
         operation = Operation(self, number.value, x, copied)
         if not async_op:
-            operation.wait_on(stream)
+            operation.wait() if stream is None else operation.wait_on(stream)
         return operation
 
     def _of_root(self, parts: Sequence[Any] | None, root: int) -> Sequence[Any]:
@@ -489,12 +491,6 @@ class Session:
         library.check(status, error)
         result, kept = memory
         operation = Operation(self, number.value, result, copied, kept)
-        if not async_op:
-            operation.wait()
-        return operation
-
-    def _posted(self, number: int, x: Any, copied: bool, async_op: bool) -> Operation:
-        operation = Operation(self, number, x, copied)
         if not async_op:
             operation.wait()
         return operation

@@ -59,7 +59,8 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     """All elements in order, in one dimension: a view where the layout allows it, else a copy."""
     if tensor.is_sparse:
         raise TypeError("the tensor is sparse: give tensor.to_dense()")
-    device_of(tensor)  # which refuses others than the CPU and CUDA's GPUs
+    if not tensor.is_cpu:
+        device_of(tensor)  # which refuses others than CUDA's GPUs
     if tensor.is_conj() or tensor.is_neg():  # its memory holds something else
         tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.dim() == 1 and not tensor.requires_grad and tensor.is_contiguous():

@@ -65,6 +65,7 @@ class Places:
         self._session = session
         # Arenas of the host by address, and their addresses: replaced as a whole, since others may look.
         self._host: tuple[list[int], list[Place]] = ([], [])
+        self.has_host = False  # whether any memory of the host is shared
         self._on_gpus: dict[int, Place] = {}  # by address; the last one used stands last
         self._replaced: list[Place] = []  # were in use when others took their places
         self._has_told: set[str] = set()
@@ -83,14 +84,10 @@ class Places:
         self._set_host([each for each in self._host[1] if each is not place])
         return True
 
-    @property
-    def has_host(self) -> bool:
-        """Whether any memory of the host is shared."""
-        return bool(self._host[1])
-
     def _set_host(self, places: list[Place]) -> None:
         places.sort(key=lambda place: place.base)
         self._host = ([place.base for place in places], places)
+        self.has_host = bool(places)
 
     def find(self, array: torch.Tensor) -> Range | None:
         """Where a contiguous array lies; None: in memory of its own."""

@@ -369,8 +369,7 @@ class ProcessGroup(Reconfigurable, GroupNames, dist.ProcessGroup):
         """Ends when ``other`` receives and the tensor has left, and may be used again."""
         send, operations = self.session.send, []
         for tensor in tensors:
-            array = elements.to_move(tensor)
-            operations += self.poster.post(send, array, other, tag, writes=False)
+            operations += self.poster.post(send, elements.to_move(tensor), other, tag, writes=False)
         work = self._work(operations, tensors, None, source=-1)
         if isinstance(work, StreamWork):
             self._kept.look_after(work)
@@ -389,13 +388,16 @@ class ProcessGroup(Reconfigurable, GroupNames, dist.ProcessGroup):
 
     def _receive(
         self, tensors: Tensors, other: int | None, tag: int
-    ) -> tuple[list[Operation], Callable[[], None]]:
-        # Also what puts the results in their places.
-        arrays = [elements.to_move(tensor) for tensor in tensors]
-        receive, operations = self.session.receive, []
-        for array in arrays:
+    ) -> tuple[list[Operation], Callable[[], Any] | None]:
+        # Also what puts the results in their places, where they are received elsewhere.
+        receive, operations, copies = self.session.receive, [], []
+        for tensor in tensors:
+            array = elements.to_move(tensor)
             operations += self.poster.post(receive, array, other, tag)
-        return operations, lambda: _put_back(arrays, tensors)
+            if array is not tensor and array.data_ptr() != tensor.data_ptr():
+                copies.append((array, tensor))
+        finish = (lambda: [elements.put_back(*each) for each in copies]) if copies else None
+        return operations, finish
 
     recvAnysource = recv_anysource
 
@@ -493,7 +495,7 @@ class ProcessGroup(Reconfigurable, GroupNames, dist.ProcessGroup):
         at_the_end: bool = False,  # of backward its future is done
     ) -> Work:
         own_source = -1 if source is None else source
-        if any(isinstance(each, StreamOperation) for each in operations):
+        if StreamOperation in map(type, operations):
             work: Work = StreamWork(operations, result, finish, own_source)
         else:
             completer = self._at_the_end if at_the_end else self._completer

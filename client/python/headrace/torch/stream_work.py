@@ -69,7 +69,8 @@ class StreamWork(Work):
         for operation in self._operations:
             if not self._end(operation, seconds_left(deadline)):
                 return False
-        if not self._locked(deadline):
+        left = seconds_left(deadline)
+        if not self._lock.acquire(timeout=-1 if left is None else left):
             return False
         try:
             self._take_in_stream()

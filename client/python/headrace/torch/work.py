@@ -78,10 +78,13 @@ class Work(_Base):
             return True
         deadline = None if limit_s is None else time.monotonic() + limit_s
         # Without the lock, so that other threads wait for as long as they want to.
+        left = limit_s
         for operation in tuple(self._open):
-            if not self._end(operation, seconds_left(deadline)):
+            if not self._end(operation, left):
                 return False
-        if not self._locked(deadline):
+            if deadline is not None:
+                left = seconds_left(deadline)
+        if not self._lock.acquire(timeout=-1 if left is None else left):
             return False  # another thread is about to put the results in their places
         try:
             self._open.clear()
@@ -90,10 +93,6 @@ class Work(_Base):
         finally:
             self._lock.release()
         return True
-
-    def _locked(self, deadline: float | None) -> bool:
-        left = seconds_left(deadline)
-        return self._lock.acquire(timeout=-1 if left is None else left)
 
     def _end(self, operation: Operation, limit_s: float | None) -> bool:
         try:
@@ -118,9 +117,10 @@ class Work(_Base):
 
     def _settle(self) -> None:
         # With the lock. Whoever looks without it sees the end when the results are in their places.
-        if self._error is None and self._finish is not None:
+        if self._error is None:
             try:
-                self._finish()
+                if self._finish is not None:
+                    self._finish()
                 if callable(self._source):
                     self._source = self._source()
             except Exception as error:  # noqa: BLE001 - raised by wait()
