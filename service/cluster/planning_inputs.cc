@@ -114,11 +114,10 @@ Status CheckSeen(const NodeSeen& seen, const Layout& layout, const JobShape& sha
     return Error(Code::kCorrupt, fmt::format("costs of {} lanes, there are {}", seen.costs.size(),
                                              kFirstLaneBetweenNodes + shape.agreed.size()));
   }
-  const bool finite = std::all_of(seen.costs.begin(), seen.costs.end(), [](const auto& line) {
-    return std::isfinite(line.startup_s) && line.startup_s >= 0 && std::isfinite(line.s_per_byte) &&
-           line.s_per_byte >= 0;
+  const bool are_costs = std::ranges::all_of(seen.costs, [](const auto& line) {
+    return plan::IsStartup(line.startup_s) && plan::IsSecondsPerByte(line.s_per_byte);
   });
-  if (!finite) return Error(Code::kCorrupt, "an invalid cost");
+  if (!are_costs) return Error(Code::kCorrupt, "an invalid cost");
   if (seen.codecs.size() > kCodecCostsMax || !std::ranges::all_of(seen.codecs, IsCodecCost)) {
     return Error(Code::kCorrupt, "an invalid codec cost");
   }

@@ -92,6 +92,12 @@ double PiecewiseCost::BytesWithin(double seconds) const {
 
 PiecewiseCost Affine(double startup_s, double s_per_byte) { return {{{0, startup_s, s_per_byte}}}; }
 
+bool IsStartup(double seconds) { return seconds >= 0 && seconds <= kStartupMax; }
+
+bool IsSecondsPerByte(double seconds) {
+  return seconds == 0 || (seconds >= kSecondsPerByteLeast && seconds <= kSecondsPerByteMax);
+}
+
 Status CheckPiecewiseCost(const PiecewiseCost& line) {
   const auto refuse = [](const std::string& what) {
     return Error(Code::kInvalidArgument, "cost line: " + what);
@@ -106,11 +112,13 @@ Status CheckPiecewiseCost(const PiecewiseCost& line) {
     if (index > 0 && piece.from_bytes <= line.pieces[index - 1].from_bytes) {
       return refuse("piece " + std::to_string(index) + " does not begin after the one before it");
     }
-    if (!std::isfinite(piece.startup_s) || piece.startup_s < 0) {
-      return refuse("startup of piece " + std::to_string(index) + " is not a duration");
+    if (!IsStartup(piece.startup_s)) {
+      return refuse("startup of piece " + std::to_string(index) + " is not between 0 and " +
+                    std::to_string(kStartupMax) + " s");
     }
-    if (!std::isfinite(piece.s_per_byte) || piece.s_per_byte < 0) {
-      return refuse("seconds per byte of piece " + std::to_string(index) + " is not a duration");
+    if (!IsSecondsPerByte(piece.s_per_byte)) {
+      return refuse("seconds per byte of piece " + std::to_string(index) +
+                    " are neither 0 nor between 1e-18 and 1");
     }
   }
   return {};

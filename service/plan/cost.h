@@ -13,6 +13,13 @@
 namespace headrace::plan {
 
 inline constexpr std::size_t kCostPiecesMax = 64;
+// What a line may say. Beyond these no transport is as slow or as quick, and sums and ratios of
+// lines might be no numbers.
+inline constexpr double kStartupMax = 1e6;  // seconds
+inline constexpr double kSecondsPerByteMax = 1;
+inline constexpr double kSecondsPerByteLeast = 1e-18;  // of bytes that cost anything
+bool IsStartup(double seconds);
+bool IsSecondsPerByte(double seconds);
 
 // Holds for blocks of from_bytes bytes and more, up to where the next piece begins.
 struct CostPiece {
@@ -40,7 +47,7 @@ struct PiecewiseCost {
 
 PiecewiseCost Affine(double startup_s, double s_per_byte);
 
-// Finite numbers that are not negative, pieces in ascending order from 0, at most kCostPiecesMax.
+// Numbers within the limits above, pieces in ascending order from 0, at most kCostPiecesMax.
 Status CheckPiecewiseCost(const PiecewiseCost& line);
 
 // The line of two transfers one after the other, and the line of the slower of two.

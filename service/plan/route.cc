@@ -15,6 +15,8 @@ Error Refuse(const std::string& what) { return {Code::kInvalidArgument, "route: 
 double StartupOf(const Rail& rail) { return rail.line.pieces.front().startup_s; }
 double SlopeOf(const Rail& rail) { return rail.line.pieces.front().s_per_byte; }
 
+constexpr std::uint64_t kRestSteps = 32;  // more than rails
+
 // Rails by rising startup: the order in which a growing block starts to use them.
 std::vector<std::size_t> ByStartup(const Stage& stage) {
   std::vector<std::size_t> order(stage.rails.size());
@@ -45,12 +47,14 @@ double TogetherSeconds(const Stage& stage, double bytes, std::vector<std::size_t
 }
 
 // Gives out what rounding down to elements left over, one element at a time, each to the rail that
-// would end it first.
+// would end it first. Where a startup is so long that rounding its sum with a share's time leaves
+// far more over, it is given out in larger steps.
 void AssignRest(const Stage& stage, const std::vector<std::size_t>& used, std::uint64_t rest,
                 std::uint64_t element_bytes, std::vector<std::uint64_t>& shares) {
   HR_CHECK(!used.empty() && element_bytes > 0, used.size(), element_bytes);
   while (rest > 0) {
-    const std::uint64_t step = std::min(rest, element_bytes);
+    const std::uint64_t many = rest / (kRestSteps * element_bytes) * element_bytes;
+    const std::uint64_t step = std::min(rest, std::max(many, element_bytes));
     std::size_t best = used.front();
     double best_s = 0;
     for (std::size_t rank = 0; rank < used.size(); ++rank) {

@@ -9,6 +9,9 @@
 namespace headrace::plan {
 namespace {
 
+// Encoding that costs more than that is of no use; its scaled bytes must still be a number.
+constexpr double kRatioMax = 4096;
+
 double SlopeOf(const Stage& stage) { return StageCost(stage).pieces.back().s_per_byte; }
 
 const Stage* CodedStage(const Route& route) {
@@ -17,17 +20,29 @@ const Stage* CodedStage(const Route& route) {
   return found == route.stages.end() ? nullptr : &*found;
 }
 
+// What a byte costs in that codec, in plain ones: of all rails together, or on the rail where it is
+// least, since not every block uses all rails.
+double RatioOf(const Stage& stage, const CodedLines& coded, InNodeScale scale) {
+  if (scale == InNodeScale::kMean) return SlopeOf(InCodec(stage, &coded)) / SlopeOf(stage);
+  double least = kRatioMax;
+  for (std::size_t rail = 0; rail < stage.rails.size(); ++rail) {
+    const double plain = stage.rails[rail].line.pieces.back().s_per_byte;
+    least = std::min(least, coded.lines[rail].pieces.back().s_per_byte / plain);
+  }
+  return least;
+}
+
 // What a byte of each tensor costs on the stage, in plain ones.
 std::vector<double> RatiosOf(const Workload& work, const Stage& stage, InNodeScale scale) {
-  const double plain = SlopeOf(stage);
   std::vector<double> ratios(work.size(), 1);
-  for (std::size_t l = 0; l < work.size() && plain > 0; ++l) {
+  if (SlopeOf(stage) <= 0) return ratios;
+  for (std::size_t l = 0; l < work.size(); ++l) {
     const CodedLines* const coded = FindCoded(stage, work.codecs[l]);
     if (coded == nullptr) continue;
-    ratios[l] = SlopeOf(InCodec(stage, coded)) / plain;
+    ratios[l] = RatioOf(stage, *coded, scale);
     if (work.codecs[l].kind == Codec::kPowerSgd) ratios[l] += SentShare(work, l, work.codecs[l]);
     // What is too small to be encoded costs as if it were plain.
-    if (scale == InNodeScale::kLeast) ratios[l] = std::min(ratios[l], 1.0);
+    ratios[l] = std::min(ratios[l], scale == InNodeScale::kLeast ? 1.0 : kRatioMax);
   }
   return ratios;
 }

@@ -1,7 +1,8 @@
 // Writes the inputs that fuzzing starts from: valid ones, made by the code that makes them in life,
 // so that they follow every change of the formats.
 //
-//   seeds FOLDER   writes FOLDER/{record,dispatch,sends,schema,peer,forming,message,socket,codec}/*
+//   seeds FOLDER   writes FOLDER/{record,dispatch,planner,sends,schema,peer,...}/*, a folder a
+//   target
 #include <capnp/message.h>
 #include <capnp/rpc.capnp.h>
 #include <capnp/serialize.h>
@@ -14,6 +15,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -142,6 +144,18 @@ void WriteScripts() {
                                       "\x00\x02\x01\x01\x00\x03\x01\x02\xe0\xd9\x01\xe0"sv));
   Write("dispatch/record", "\x80" + BytesOf(RecordOf(Collective::kAllReduce, 1)) + "\x81" +
                                BytesOf(RecordOf(Collective::kAllReduce, 1)) + "\xe0");
+}
+
+// Numbers of problems in planner_fuzz.cc: every number means something there.
+void WritePlanners() {
+  constexpr std::size_t kNumbers = 1200;
+  for (std::uint32_t seed = 0; seed < 8; ++seed) {
+    std::mt19937 random(seed);
+    std::string numbers;
+    for (std::size_t i = 0; i < kNumbers; ++i)
+      numbers.push_back(static_cast<char>(random() & 0xFFU));
+    Write("planner/" + std::to_string(seed), numbers);
+  }
 }
 
 // Seeds of the steps in forming_fuzz.cc.
@@ -453,6 +467,7 @@ int main(int argc, char** argv) {
   folder = argv[1];
   WriteRecords();
   WriteScripts();
+  WritePlanners();
   WriteForming();
   WriteMessages();
   WriteConversations();

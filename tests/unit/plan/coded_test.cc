@@ -390,7 +390,7 @@ TEST_F(UnevenTest, SwitchesPlansAFewTimesOnly) { EXPECT_LE(MostTurns(true), 7); 
 TEST(EncodedLine, IsACostLineForTheOddestCosts) {
   for (const double share : {kCodecShareMin, 0.5, 1.0}) {
     for (const double rate : {0.0, 5e-324, 1e-12, 0.999 * kCodecSecondsPerByteMax}) {
-      for (const double s_per_byte : {5e-324, 1e-12, 1e-9, 1.0, 1e300}) {
+      for (const double s_per_byte : {1e-13, 1e-12, 1e-9, 0.5}) {
         const CodecCost cost{.codec = Codec::kLossless,
                              .share = share,
                              .encode_s_per_byte = rate,
@@ -430,6 +430,34 @@ TEST(CodedRoutes, SplitBlocksOnlyWhereBytesCost) {
   EXPECT_TRUE(CheckRoute(route).ok());
   route.stages[0].coded[0].lines[1] = Affine(1e-4, 0);
   EXPECT_EQ(CheckRoute(route).code(), Code::kInvalidArgument);
+}
+
+// A small block goes over one rail only: what is cheap on all rails together may cost a lot there.
+TEST(CodedRoutes, HaveABoundThatNoPlanUndercutsWhereRailsDiffer) {
+  Route route = RailsRoute({Affine(2e-3, 6e-6), Affine(3, 1e-14)});
+  route.stages[0].coded.push_back(
+      {{.codec = Codec::kSign, .share = 0.04, .decode_s_per_byte = 2e-8},
+       {Affine(2e-3, 2e-7), Affine(3, 2e-8)}});
+  const Profile profile = ProfileOf({{16'512, 1e-3, 1e-3}, {115, 4e-6, 15}, {100, 4, 6e-4}});
+  const std::vector<CodecChoice> choices(3, Codec::kSign);
+  const Result<Plan> plan = MakePlan(Policy::kExact, profile, route, 1, {}, {}, choices);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_LE(plan->lower_bound_s, plan->predicted_s * (1 + 1e-9));
+}
+
+// Scaled bytes of a gradient that nobody would encode are still a number.
+TEST(CodedRoutes, HavePlansWhereEncodingCostsFarMoreThanSending) {
+  Route route = AllReduceRoute(Affine(0, 1e-14));
+  const CodecCost slow{.codec = Codec::kLossless, .share = 0.5, .encode_s_per_byte = 9e-4};
+  route.stages[0].coded.push_back({slow, {EncodedLine({0, 0, 1e-14}, slow, {})}});
+  const std::uint64_t large = std::uint64_t{1} << 38;
+  const Profile profile = ProfileOf({{100, 1e-3, 1e-3}, {large, 1e-3, 1e-3}});
+  const std::vector<CodecChoice> choices(2, Codec::kLossless);
+  for (const Policy policy : kPolicies) {
+    const Result<Plan> plan = MakePlan(policy, profile, route, 1, {}, {}, choices);
+    ASSERT_TRUE(plan.ok()) << Name(policy);
+    EXPECT_TRUE(CheckCoverage(*plan, MakeWorkload(profile)).ok()) << Name(policy);
+  }
 }
 
 TEST(CanonicalVerdict, ReadsBackAndRefusesWhatIsNone) {

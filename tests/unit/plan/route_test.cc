@@ -77,6 +77,14 @@ TEST(PiecewiseCost, IsRefusedWithTheReason) {
   EXPECT_TEXT(reason({{{0, 0, 0}, {0, 0, 0}}}), "piece 1");
   EXPECT_TEXT(reason(Affine(-1, 0)), "piece 0");
   EXPECT_TEXT(reason(Affine(0, std::numeric_limits<double>::quiet_NaN())), "piece 0");
+  for (const double no_time : {2 * kStartupMax, std::numeric_limits<double>::infinity()}) {
+    EXPECT_EQ(CheckPiecewiseCost(Affine(no_time, 0)).code(), Code::kInvalidArgument) << no_time;
+  }
+  for (const double no_rate : {5e-324, kSecondsPerByteLeast / 2, 2 * kSecondsPerByteMax, 1e300}) {
+    EXPECT_EQ(CheckPiecewiseCost(Affine(0, no_rate)).code(), Code::kInvalidArgument) << no_rate;
+  }
+  EXPECT_TRUE(CheckPiecewiseCost(Affine(kStartupMax, kSecondsPerByteMax)).ok());
+  EXPECT_TRUE(CheckPiecewiseCost(Affine(0, kSecondsPerByteLeast)).ok());
 }
 
 // tau = (5 + 0/1 + 1/1) / (1/1 + 1/1) = 3: shares of 3 and 2.

@@ -216,7 +216,10 @@ TEST(CheckSeen, RefusesWhatDoesNotBelongToTheJob) {
       {[](NodeSeen& seen) { seen.times.iterations.resize(1); },
        "a recorded iteration of 0 releases"},
       {[](NodeSeen& seen) { seen.costs.resize(3); }, "costs of 3 lanes, there are 2"},
-      {[](NodeSeen& seen) { seen.costs[1].s_per_byte = -1; }, "an invalid cost"}};
+      {[](NodeSeen& seen) { seen.costs[1].s_per_byte = -1; }, "an invalid cost"},
+      {[](NodeSeen& seen) { seen.costs[1].s_per_byte = 1e300; }, "an invalid cost"},
+      {[](NodeSeen& seen) { seen.costs[0].s_per_byte = 5e-324; }, "an invalid cost"},
+      {[](NodeSeen& seen) { seen.costs[0].startup_s = 1e300; }, "an invalid cost"}};
   const NodeSeen honest = SeenAt(3, 3, 1, 1, kAgreed);
   EXPECT_TRUE(CheckSeen(honest, LayoutOf({4, 5, 6}), Nodes(2)).ok());
   for (const Case& each : cases) {
