@@ -161,6 +161,10 @@ void ElasticFaults::EndWhatIsOver() {
   }
   if (run_.cluster.now() >= goes_on_ns_) GoOn();
   if (cut_ || somebody_stands_still()) run_.DisturbAll();
+  // Those who met the others since are cut off all the same.
+  for (const auto& process : run_.processes) {
+    if (cut_ && (process->node() == cut_->one || process->node() == cut_->other)) process->Harm();
+  }
   if (cut_ && run_.cluster.now() >= cut_->until_ns) MendLink();
 }
 
