@@ -57,7 +57,7 @@ plan::PiecewiseCost CostInNode(std::span<const NodeSeen> seen, double block_byte
   const std::vector<transport::CostLine> lines = SeenOf(kLaneInNode, seen);
   if (lines.empty()) return plan::Affine(0, 0);
   const auto slowest = std::max_element(lines.begin(), lines.end(), Quicker(block_bytes));
-  return plan::Affine(slowest->startup_s, slowest->s_per_byte);
+  return plan::MeasuredLine(slowest->startup_s, slowest->s_per_byte);
 }
 
 double BytesSentPerByte(const JobShape& shape) {
@@ -114,10 +114,11 @@ Status CheckSeen(const NodeSeen& seen, const Layout& layout, const JobShape& sha
     return Error(Code::kCorrupt, fmt::format("costs of {} lanes, there are {}", seen.costs.size(),
                                              kFirstLaneBetweenNodes + shape.agreed.size()));
   }
-  const bool are_costs = std::ranges::all_of(seen.costs, [](const auto& line) {
-    return plan::IsStartup(line.startup_s) && plan::IsSecondsPerByte(line.s_per_byte);
+  const bool finite = std::all_of(seen.costs.begin(), seen.costs.end(), [](const auto& line) {
+    return std::isfinite(line.startup_s) && line.startup_s >= 0 && std::isfinite(line.s_per_byte) &&
+           line.s_per_byte >= 0;
   });
-  if (!are_costs) return Error(Code::kCorrupt, "an invalid cost");
+  if (!finite) return Error(Code::kCorrupt, "an invalid cost");
   if (seen.codecs.size() > kCodecCostsMax || !std::ranges::all_of(seen.codecs, IsCodecCost)) {
     return Error(Code::kCorrupt, "an invalid codec cost");
   }
@@ -247,7 +248,7 @@ IterationSeen IterationOf(std::span<const NodeSeen> seen) {
 plan::PiecewiseCost BlockCost(const transport::CostLine& line, const JobShape& shape) {
   // Bytes are never free: shares of rails are divided by their price.
   const double s_per_byte = std::max(line.s_per_byte, transport::kSecondsPerByteMin);
-  return plan::Affine(line.startup_s, s_per_byte * BytesSentPerByte(shape));
+  return plan::MeasuredLine(line.startup_s, s_per_byte * BytesSentPerByte(shape));
 }
 
 plan::Route RouteOf(const JobShape& shape, std::span<const NodeSeen> seen, double block_bytes) {

@@ -35,6 +35,12 @@ void Append(PiecewiseCost& line, std::uint64_t from_bytes, const CostPiece& piec
   line.pieces.push_back({from_bytes, piece.startup_s, piece.s_per_byte});
 }
 
+bool IsStartup(double seconds) { return seconds >= 0 && seconds <= kStartupMax; }
+
+bool IsSecondsPerByte(double seconds) {
+  return seconds == 0 || (seconds >= kSecondsPerByteLeast && seconds <= kSecondsPerByteMax);
+}
+
 // The least of T(m) - slope * m over 1..bytes_max. T is straight inside a piece, so the least value
 // stands at an end of one.
 double LeastStartup(const PiecewiseCost& line, double slope, std::uint64_t bytes_max) {
@@ -92,10 +98,13 @@ double PiecewiseCost::BytesWithin(double seconds) const {
 
 PiecewiseCost Affine(double startup_s, double s_per_byte) { return {{{0, startup_s, s_per_byte}}}; }
 
-bool IsStartup(double seconds) { return seconds >= 0 && seconds <= kStartupMax; }
-
-bool IsSecondsPerByte(double seconds) {
-  return seconds == 0 || (seconds >= kSecondsPerByteLeast && seconds <= kSecondsPerByteMax);
+PiecewiseCost MeasuredLine(double startup_s, double s_per_byte) {
+  // A codec's line has up to ten times as much, and a thousandth at the least.
+  constexpr double kMore = 10;
+  constexpr double kLess = 1e3;
+  const double rate =
+      std::clamp(s_per_byte, kLess * kSecondsPerByteLeast, kSecondsPerByteMax / kMore);
+  return Affine(std::clamp(startup_s, 0.0, kStartupMax / kMore), s_per_byte == 0 ? 0 : rate);
 }
 
 Status CheckPiecewiseCost(const PiecewiseCost& line) {

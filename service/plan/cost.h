@@ -18,8 +18,6 @@ inline constexpr std::size_t kCostPiecesMax = 64;
 inline constexpr double kStartupMax = 1e6;  // seconds
 inline constexpr double kSecondsPerByteMax = 1;
 inline constexpr double kSecondsPerByteLeast = 1e-18;  // of bytes that cost anything
-bool IsStartup(double seconds);
-bool IsSecondsPerByte(double seconds);
 
 // Holds for blocks of from_bytes bytes and more, up to where the next piece begins.
 struct CostPiece {
@@ -46,6 +44,9 @@ struct PiecewiseCost {
 };
 
 PiecewiseCost Affine(double startup_s, double s_per_byte);
+// The same of what was measured, whatever it is: so far within the limits above that a codec's line
+// is, too. A few bytes that waited for a peer make any rate.
+PiecewiseCost MeasuredLine(double startup_s, double s_per_byte);
 
 // Numbers within the limits above, pieces in ascending order from 0, at most kCostPiecesMax.
 Status CheckPiecewiseCost(const PiecewiseCost& line);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "service/plan/planner.h"
 #include "tests/unit/service/cluster/plans.h"
 #include "transport/probe/line_fit.h"
 
@@ -145,6 +146,30 @@ TEST(RouteOf, SeveralRanksOnANodeAddTheStagesInsideAtThePriceOfTheSlowestNode) {
   EXPECT_NE(route.stages[1].rails[0].lane, route.stages[0].rails[0].lane);
 }
 
+// Four bytes that wait for a peer for ten seconds make 2.5 s a byte, and a peer may lie.
+TEST(RouteOf, HasLinesThatPlansCanBeMadeForWhateverWasMeasured) {
+  constexpr double kTimes[] = {0, 5e-324, 1e-18, 1e-4, 2.5, 1e9, 1e300};
+  const plan::Profile profile{.model = "m",
+                              .dtype = DType::kFloat32,
+                              .tensors = {{"a", 1, 1e-3, 1e-3}, {"b", 1 << 20, 1e-3, 1e-3}}};
+  for (const double startup_s : kTimes) {
+    for (const double s_per_byte : kTimes) {
+      const transport::CostLine odd{.startup_s = startup_s, .s_per_byte = s_per_byte};
+      JobShape shape = Nodes(2);
+      shape.agreed = {kAgreed, odd};
+      shape.nodes[0].ranks = {0, 2};
+      std::vector<NodeSeen> seen = {Costs({odd, kAgreed, odd})};
+      seen[0].codecs = {{.codec = Codec::kInt8, .share = kCodecShareMin, .encode_s_per_byte = 9e-4},
+                        {.codec = Codec::kPowerSgd, .share = 0.5, .decode_s_per_byte = 9e-4}};
+      plan::Route route = RouteOf(shape, seen, kBlockBytes);
+      AddCodecs(route, shape, seen, std::vector<Codec>{Codec::kInt8, Codec::kPowerSgd});
+      ASSERT_EQ(route.stages[1].coded.size(), 2U);
+      const auto made = plan::MakePlan(Policy::kAuto, profile, route);
+      EXPECT_TRUE(made.ok()) << startup_s << " " << s_per_byte;
+    }
+  }
+}
+
 TEST(RouteOf, RailsShareEachBlock) {
   JobShape shape = Nodes(2);
   shape.agreed = {kAgreed, {.startup_s = 0, .s_per_byte = 0}};
@@ -217,9 +242,8 @@ TEST(CheckSeen, RefusesWhatDoesNotBelongToTheJob) {
        "a recorded iteration of 0 releases"},
       {[](NodeSeen& seen) { seen.costs.resize(3); }, "costs of 3 lanes, there are 2"},
       {[](NodeSeen& seen) { seen.costs[1].s_per_byte = -1; }, "an invalid cost"},
-      {[](NodeSeen& seen) { seen.costs[1].s_per_byte = 1e300; }, "an invalid cost"},
-      {[](NodeSeen& seen) { seen.costs[0].s_per_byte = 5e-324; }, "an invalid cost"},
-      {[](NodeSeen& seen) { seen.costs[0].startup_s = 1e300; }, "an invalid cost"}};
+      {[](NodeSeen& seen) { seen.costs[1].s_per_byte = NAN; }, "an invalid cost"},
+      {[](NodeSeen& seen) { seen.costs[0].startup_s = INFINITY; }, "an invalid cost"}};
   const NodeSeen honest = SeenAt(3, 3, 1, 1, kAgreed);
   EXPECT_TRUE(CheckSeen(honest, LayoutOf({4, 5, 6}), Nodes(2)).ok());
   for (const Case& each : cases) {
