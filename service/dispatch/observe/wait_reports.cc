@@ -164,6 +164,27 @@ std::string WhyItQueues(const Operation& operation) {
   }
 }
 
+// Why the gradients of the iteration under way do not end: what of them is on a lane, or who has
+// not posted the first that is missing.
+std::string WhyIterationWaits(const Job& job, const Lanes& lanes) {
+  Gradients& gradients = *job.gradients;
+  if (gradients.Head() == nullptr) return WhyNoPlan(job);
+  for (const Operation& operation : gradients.operations()) {
+    if (!operation.open()) continue;
+    return fmt::format("{} is on lane {}", job.DescribeOperation(operation),
+                       lanes.Name(lanes.WaitedFor(job, operation)));
+  }
+  const std::optional<std::uint32_t> missing = gradients.Missing(job.local_ranks());
+  if (!missing) {
+    return fmt::format(
+        "iteration {} has not gone on, though all ranks of this node have posted the "
+        "next block's gradients",
+        gradients.head_iteration());
+  }
+  return fmt::format("{} {}", job.DescribeMissing(gradients.posts(*missing)),
+                     job.DescribeGradient(*missing));
+}
+
 }  // namespace
 
 std::string FormatSeconds(TimeNs time_ns) {
@@ -271,6 +292,9 @@ Failure DescribeTimeout(const Job& job, const Operation& operation, const Lanes&
     return {Code::kTimeout, fmt::format("{}: it goes after {}, which has not begun", what,
                                         job.DescribeOperation(earlier))};
   }
+  if (is_ready && job.WaitsForIteration(operation.spec)) {
+    return {Code::kTimeout, fmt::format("{}: {}", what, WhyIterationWaits(job, lanes))};
+  }
   if (is_ready) {
     return {
         Code::kTimeout,
@@ -291,19 +315,7 @@ Failure DescribeTimeout(const Job& job, std::uint32_t tensor, const Lanes& lanes
   const std::string what = fmt::format("{} timed out after {} ms", job.DescribeGradient(tensor),
                                        (now - gradients.posts(tensor).opened_ns) / kMillisecond);
   if (!job.formed()) return Failure{Code::kTimeout, fmt::format("{}: {}", what, job.waits_for)};
-  if (gradients.Head() == nullptr) {
-    return Failure{Code::kTimeout, fmt::format("{}: {}", what, WhyNoPlan(job))};
-  }
-  for (const Operation& operation : job.gradients->operations()) {
-    if (!operation.open()) continue;
-    return Failure{Code::kTimeout,
-                   fmt::format("{}: {} is on lane {}", what, job.DescribeOperation(operation),
-                               lanes.Name(lanes.WaitedFor(job, operation)))};
-  }
-  const std::uint32_t missing = job.gradients->Missing(job.local_ranks()).value_or(tensor);
-  return Failure{Code::kTimeout,
-                 fmt::format("{}: {} {}", what, job.DescribeMissing(gradients.posts(missing)),
-                             job.DescribeGradient(missing))};
+  return Failure{Code::kTimeout, fmt::format("{}: {}", what, WhyIterationWaits(job, lanes))};
 }
 
 }  // namespace headrace::service

@@ -16,9 +16,10 @@
 namespace headrace::support {
 namespace {
 
-ipc::Record Following() {
+ipc::Record Following(std::uint32_t timeout_ms = 0) {
   ipc::Record record = Barrier();
   record.flags = ipc::kRecordFollowsGradients;
+  record.timeout_ms = timeout_ms;
   return record;
 }
 
@@ -150,42 +151,79 @@ TEST(FollowingBarrier, IsRefusedWithoutALayoutAndOfWhatMoves) {
   ExpectFailed(alone, 2, Code::kInvalidArgument, {"flags is 8", "all_reduce"});
 }
 
-// Whoever sees its end knows that the ranks of other nodes have all averages, too.
-TEST(FollowingBarrier, WaitsForTheAveragesOfOtherNodes) {
-  const std::vector<std::vector<std::uint32_t>> ranks = {{0, 1}, {2}};
-  ClusterSpec spec;
-  spec.nodes_count = 2;
-  HandDrivenCluster cluster(spec);
-  const JobSpec job{.world_size = 3, .rendezvous = "a:7733"};
-  const auto layout = PackedLayout({100, 100});
-  std::vector<ClientEnd*> clients(3);
-  for (std::size_t node = 0; node < 2; ++node) {
-    for (const std::uint32_t rank : ranks[node]) {
-      clients[rank] = &cluster.node(node).Attach(job, rank);
-      HandIn(cluster.node(node), *clients[rank], layout);
+TEST(FollowingBarrier, TimesOutWithWhatItsIterationWaitsFor) {
+  Followed job;
+  for (const std::uint32_t rank : {0U, 1U}) {
+    job.PostAll(rank);
+    job.ranks[rank]->Post(Following(50));
+  }
+  job.node.Settle();
+  job.node.Advance(50 * kMillisecond);
+  for (const ClientEnd* rank : job.ranks) {
+    ExpectFailed(*rank, 3, Code::kTimeout, {"barrier after iteration 1", "50 ms", "no plan"});
+  }
+}
+
+// Ranks 0 and 1 on node a, rank 2 on node b, with two gradients, each a block of the plan.
+struct FollowedBetweenNodes {
+  FollowedBetweenNodes() {
+    const std::vector<std::vector<std::uint32_t>> ranks = {{0, 1}, {2}};
+    const JobSpec job{.world_size = 3, .rendezvous = "a:7733"};
+    for (std::size_t node = 0; node < 2; ++node) {
+      for (const std::uint32_t rank : ranks[node]) {
+        clients[rank] = &cluster.node(node).Attach(job, rank);
+        HandIn(cluster.node(node), *clients[rank], layout);
+      }
+    }
+    cluster.Form(job, ranks);
+    cluster.Advance(kMillisecond);
+    for (std::size_t node = 0; node < 2; ++node) {
+      Adopt(cluster.node(node), job.id, PlanOf({{{1, 0, 100}}, {{0, 0, 100}}}));
     }
   }
-  cluster.Form(job, ranks);
-  cluster.Advance(kMillisecond);
-  for (std::size_t node = 0; node < 2; ++node) {
-    Adopt(cluster.node(node), job.id, PlanOf({{{1, 0, 100}}, {{0, 0, 100}}}));
+  void Post(std::uint32_t rank, std::uint32_t tensor) {
+    PostGradient(*clients[rank], *layout, tensor);
   }
-  for (ClientEnd* client : clients) {
-    PostGradient(*client, *layout, 1);
-    if (client->rank() != 2) PostGradient(*client, *layout, 0);
-    if (client->rank() != 2) client->Post(Following());
+  // All but gradient 0 of rank 2, and barriers behind them.
+  void PostAllButOne(std::uint32_t timeout_ms = 0) {
+    for (const std::uint32_t rank : {0U, 1U, 2U}) {
+      Post(rank, 1);
+      if (rank == 2) continue;
+      Post(rank, 0);
+      clients[rank]->Post(Following(timeout_ms));
+    }
   }
-  cluster.Advance(kSecond);
-  for (const std::uint32_t rank : {0U, 1U}) ExpectOpen(*clients[rank], 3);
-  PostGradient(*clients[2], *layout, 0);
-  cluster.Advance(kSecond);
+
+  HandDrivenCluster cluster{{.nodes_count = 2}};
+  std::shared_ptr<const service::Layout> layout = PackedLayout({100, 100});
+  std::array<ClientEnd*, 3> clients{};
+};
+
+// Whoever sees its end knows that the ranks of other nodes have all averages, too.
+TEST(FollowingBarrier, WaitsForTheAveragesOfOtherNodes) {
+  FollowedBetweenNodes job;
+  job.PostAllButOne();
+  job.cluster.Advance(kSecond);
+  for (const std::uint32_t rank : {0U, 1U}) ExpectOpen(*job.clients[rank], 3);
+  job.Post(2, 0);
+  job.cluster.Advance(kSecond);
   for (const std::uint32_t rank : {0U, 1U}) {
-    ExpectOk(*clients[rank], 2);
-    ExpectOpen(*clients[rank], 3);  // node b has not said so
+    ExpectOk(*job.clients[rank], 2);
+    ExpectOpen(*job.clients[rank], 3);  // node b has not said so
   }
-  clients[2]->Post(Following());
-  cluster.Advance(kSecond);
-  for (const ClientEnd* client : clients) ExpectOk(*client, 3);
+  job.clients[2]->Post(Following());
+  job.cluster.Advance(kSecond);
+  for (const ClientEnd* client : job.clients) ExpectOk(*client, 3);
+}
+
+TEST(FollowingBarrier, TimesOutWithTheBlockThatAnotherNodeLacks) {
+  FollowedBetweenNodes job;
+  job.PostAllButOne(50);
+  job.cluster.Advance(100 * kMillisecond);
+  for (const std::uint32_t rank : {0U, 1U}) {
+    ExpectFailed(*job.clients[rank], 3, Code::kTimeout,
+                 {"barrier after iteration 1", "50 ms", "block 2", "on lane"});
+  }
 }
 
 // Ranks on any nodes post in any order, over links with any delay, and one may die. At no moment
