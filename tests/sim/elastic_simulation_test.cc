@@ -11,6 +11,11 @@ namespace {
 
 constexpr const char* kMood = "Elastic";
 constexpr std::uint64_t kSeedsWithoutVotes = 1500;
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr std::uint64_t kNewSeeds = 0;
+#else
+constexpr std::uint64_t kNewSeeds = 1000;  // in each run of the tests
+#endif
 
 class ElasticSimulationTest : public ::testing::TestWithParam<const char*> {};
 
@@ -22,7 +27,7 @@ TEST_P(ElasticSimulationTest, KeepsEveryPromiseForEverySeed) {
   std::uint64_t strangers = 0;
   std::uint64_t switches = 0;
   std::uint64_t gave_up = 0;
-  SeedWalk seeds(GetParam(), ::testing::UnitTest::GetInstance()->test_to_run_count());
+  SeedWalk seeds(GetParam(), ::testing::UnitTest::GetInstance()->test_to_run_count(), kNewSeeds);
   while (const std::optional<std::uint64_t> seed = seeds.Next()) {
     ElasticSimulation simulation({.seed = *seed});
     const std::optional<std::string> wrong = simulation.Run();

@@ -78,11 +78,12 @@ bool ReadSeeds(int count, char** arguments, std::uint64_t usual) {
   return true;
 }
 
-SeedWalk::SeedWalk(const char* mood, int walks_count)
+SeedWalk::SeedWalk(const char* mood, int walks_count, std::uint64_t new_least)
     : mood_(mood),
       began_ns_(MonotonicNow()),
       exploration_ns_(wanted.minutes_ns != 0 ? wanted.minutes_ns / std::max(walks_count, 1)
-                                             : wanted.exploration_ns) {}
+                                             : wanted.exploration_ns),
+      new_least_(wanted.minutes_ns == 0 && wanted.exploration_ns != 0 ? new_least : 0) {}
 
 SeedWalk::~SeedWalk() {
   std::printf("%s: ran %" PRIu64 " seeds, %" PRIu64 " of them new, in %.1f s\n", mood_, count(),
@@ -101,7 +102,8 @@ std::optional<std::uint64_t> SeedWalk::Next() {
     seed = ++fixed_;
   } else {
     if (new_ == 0) exploring_since_ns_ = MonotonicNow();
-    if (MonotonicNow() - exploring_since_ns_ >= exploration_ns_) return std::nullopt;
+    const bool is_over = MonotonicNow() - exploring_since_ns_ >= exploration_ns_;
+    if (is_over && new_ >= new_least_) return std::nullopt;
     if (new_ == 0) {
       std::random_device random;
       // Beyond all fixed ones, and short enough to be typed.

@@ -19,8 +19,9 @@ bool ReadSeeds(int count, char** arguments, std::uint64_t usual);
 // long as there is time. At its end it prints how many it had.
 class SeedWalk {
  public:
-  // `walks_count` walks share the minutes that were asked for.
-  SeedWalk(const char* mood, int walks_count);
+  // `walks_count` walks share the minutes that were asked for. Where none were, it has at least
+  // `new_least` new seeds.
+  SeedWalk(const char* mood, int walks_count, std::uint64_t new_least = 0);
   ~SeedWalk();
   SeedWalk(const SeedWalk&) = delete;
   SeedWalk& operator=(const SeedWalk&) = delete;
@@ -35,6 +36,7 @@ class SeedWalk {
   const char* mood_;
   TimeNs began_ns_;
   TimeNs exploration_ns_;
+  std::uint64_t new_least_;
   TimeNs exploring_since_ns_ = 0;
   std::uint64_t first_new_ = 0;
   std::uint64_t fixed_ = 0;
