@@ -117,7 +117,8 @@ void ElasticFaults::Apply(service::MemberRole role) {
 
 void ElasticFaults::EvictOne() {
   ElasticProcess* const asked = AnyProcess(true);
-  if (asked == nullptr) return;
+  // A process may still be attached to a service that has just died.
+  if (asked == nullptr || !run_.nodes[asked->node()].service) return;
   const std::uint64_t rank = run_.dice.Below(asked->session()->world_size());
   run_.Trace(fmt::format("somebody evicts rank {}", rank));
   run_.DisturbAll();
