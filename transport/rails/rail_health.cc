@@ -11,6 +11,13 @@ void RailHealth::OnAcknowledged(TimeNs now, TimeNs round_trip_ns, bool waits) {
   round_trip_ns_ = std::clamp<TimeNs>(std::max(round_trip_ns, round_trip_ns_ - round_trip_ns_ / 8),
                                       0, kRoundTripMax);
   waiting_since_ns_ = waits ? now : kNever;
+  sent_again_count_ = 0;
+}
+
+void RailHealth::OnSentAgain(TimeNs now) {
+  HR_CHECK(active_ && waiting_since_ns_ != kNever, now);
+  waiting_since_ns_ = now;
+  if (sent_again_count_ < kLongerMax) ++sent_again_count_;
 }
 
 void RailHealth::OnFailed(std::size_t index, TimeNs now) {
@@ -24,6 +31,7 @@ void RailHealth::OnFailed(std::size_t index, TimeNs now) {
   rail.retry_ns = now + rail.backoff_ns;
   if (active_ != index) return;
   if (waiting_since_ns_ != kNever) waiting_since_ns_ = now;
+  sent_again_count_ = 0;
   Choose();
 }
 
@@ -51,7 +59,7 @@ void RailHealth::Choose() {
 
 TimeNs RailHealth::SuspectedNs() const {
   if (waiting_since_ns_ == kNever || !active_) return kNever;
-  return waiting_since_ns_ + kSilence + round_trip_ns_;
+  return waiting_since_ns_ + (kSilence << sent_again_count_) + round_trip_ns_;
 }
 
 TimeNs RailHealth::PingDue(std::size_t index) const {
@@ -59,12 +67,9 @@ TimeNs RailHealth::PingDue(std::size_t index) const {
   TimeNs due = kNever;
   if (rail.down) {
     due = rail.retry_ns;
-  } else if (active_ != index) {
+  } else if (rails_count_ > 1) {
     // One answer for each silence.
-    const TimeNs suspected_ns = SuspectedNs();
-    const bool answered =
-        suspected_ns != kNever && rail.answered_ns != kNever && rail.answered_ns >= suspected_ns;
-    due = answered ? kNever : suspected_ns;
+    due = HasAnswered(rail) ? kNever : SuspectedNs();
   }
   if (due == kNever || rail.pinged_ns == kNever) return due;
   return std::max(due, rail.pinged_ns + kPingAgain);
@@ -73,13 +78,12 @@ TimeNs RailHealth::PingDue(std::size_t index) const {
 bool RailHealth::MustPing(std::size_t rail, TimeNs now) const { return PingDue(rail) <= now; }
 
 TimeNs RailHealth::VerdictDue() const {
-  const TimeNs suspected_ns = SuspectedNs();
   TimeNs due = kNever;
-  if (suspected_ns == kNever) return due;
+  if (SuspectedNs() == kNever || HasAnswered(rails_[*active_])) return due;
   for (std::size_t index = 0; index < rails_count_; ++index) {
     const Rail& rail = rails_[index];
-    if (index == active_ || rail.down || rail.answered_ns == kNever) continue;
-    if (rail.answered_ns >= suspected_ns) due = std::min(due, rail.answered_ns + kGrace);
+    if (index == active_ || rail.down || !HasAnswered(rail)) continue;
+    due = std::min(due, rail.answered_ns + kGrace);
   }
   return due;
 }

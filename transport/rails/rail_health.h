@@ -1,11 +1,13 @@
 // Tracks which of the rails to one peer work, and which one its messages take.
 //
 // A rail that fails with an error is down at once. A rail that is only silent is compared with
-// others: when no message on it has been acknowledged for some time, the peer is pinged over the
-// other rails. If it answers there and still not here, the rail is down. A peer that stands still
-// answers nowhere, and nothing is done. A rail that is down is tried again, after a longer time
-// each time that it fails soon after its return. The first working rail is used, beginning with the
-// lane's own.
+// others: when no message on it has been acknowledged for some time, the peer is pinged over all
+// rails. If it answers over another and still not here, the rail is down. If it answers here, the
+// rail works, and what was not acknowledged is lost, or came to a link that the peer has closed: it
+// is sent again over the same rail, after a longer time each time. A peer that stands still answers
+// nowhere, and nothing is done. A rail that is down is tried again, after a longer time each time
+// that it fails soon after its return. The first working rail is used, beginning with the lane's
+// own.
 //
 // Pure: time comes in as an argument. The lane's thread.
 #pragma once
@@ -28,6 +30,8 @@ class RailHealth {
   // From an answer over another rail on, the silent one has so long to say something after all.
   static constexpr TimeNs kGrace = 15 * kMillisecond;
   static constexpr TimeNs kRoundTripMax = kSecond;
+  // The silence doubles with each time that all is sent again, so often at most.
+  static constexpr std::uint32_t kLongerMax = 5;
   // From a failure to the first attempt, doubled with each failure of a rail that had not been
   // there for kStable.
   static constexpr TimeNs kBackoffMin = 250 * kMillisecond;
@@ -55,12 +59,16 @@ class RailHealth {
   void OnPinged(std::size_t rail, TimeNs now) { rails_[rail].pinged_ns = now; }
   // Returns whether the rail was down and is back.
   bool OnAnswered(std::size_t rail, TimeNs now);
+  // What the active rail has lost was sent again over it.
+  void OnSentAgain(TimeNs now);
 
   // ---- what follows ----
   // For how long the active rail has been silent when it is to be given up.
   std::optional<TimeNs> IsSilent(TimeNs now) const;
   // Whether the active rail has been silent for so long that the others are asked.
   bool IsSuspected(TimeNs now) const { return SuspectedNs() <= now; }
+  // Whether the active rail works, though nothing was acknowledged for so long.
+  bool HasLost(TimeNs now) const { return IsSuspected(now) && HasAnswered(rails_[*active_]); }
   // Whether the peer is to be asked over that rail now.
   bool MustPing(std::size_t rail, TimeNs now) const;
   // When one of these may change by itself.
@@ -78,6 +86,10 @@ class RailHealth {
 
   // When the silence is too long; kNever while nothing is waited for.
   TimeNs SuspectedNs() const;
+  // Since the silence is too long.
+  bool HasAnswered(const Rail& rail) const {
+    return rail.answered_ns != kNever && rail.answered_ns >= SuspectedNs();
+  }
   TimeNs PingDue(std::size_t rail) const;
   TimeNs VerdictDue() const;
   void Choose();
@@ -86,7 +98,8 @@ class RailHealth {
   std::array<Rail, kWireRailsMax> rails_{};
   std::optional<std::size_t> active_ = 0;
   TimeNs waiting_since_ns_ = kNever;
-  TimeNs round_trip_ns_ = 0;  // the longest of late
+  std::uint32_t sent_again_count_ = 0;  // since the last acknowledgement
+  TimeNs round_trip_ns_ = 0;            // the longest of late
 };
 
 }  // namespace headrace::transport

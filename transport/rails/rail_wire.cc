@@ -416,6 +416,13 @@ void RailWire::HandleAnswers() {
     const bool suspected = peer.health.IsSuspected(now_);
     peer.health.OnAnswered(answer.rail, now_);
     peers_.CheckLater(peer);
+    if (peer.health.HasLost(now_)) {
+      links_.ForEach([&, this](std::uint32_t, Link& link) {
+        if (link.peer == answer.peer) SendAgain(link, *before);
+      });
+      peer.health.OnSentAgain(now_);
+      continue;
+    }
     if (!before || peer.health.active() == before) continue;
     // What is under way over the other rail goes on there, if that is not silent.
     const LinkMove move{.from = rails_[*before]->Names(),
@@ -463,7 +470,7 @@ void RailWire::FailRail(std::uint32_t peer_id, std::size_t rail, const std::stri
 // What was last given to that rail, and was not acknowledged, goes over the rail in use.
 void RailWire::SendAgain(Link& link, std::size_t from) {
   const std::optional<std::size_t> active = peers_.at(link.peer).health.active();
-  HR_CHECK(active && *active != from, link.peer, from);
+  HR_CHECK(active.has_value(), link.peer, from);
   const std::size_t rail = *active;
   for (std::size_t i = 0; i < link.sent_count; ++i) {
     const std::uint32_t send_id = link.unacknowledged[i];

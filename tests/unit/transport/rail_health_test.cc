@@ -32,12 +32,14 @@ TEST(RailHealth, AsksTheOthersAfterASilenceAndGivesUpOnlyWhatAnsweringPeersDoNot
   EXPECT_EQ(health.NextDeadline(), 1080 * kMs);
   EXPECT_FALSE(health.MustPing(1, 1079 * kMs));
   EXPECT_TRUE(health.MustPing(1, 1080 * kMs));
-  EXPECT_FALSE(health.MustPing(0, 1080 * kMs));
+  EXPECT_TRUE(health.MustPing(0, 1080 * kMs));
+  health.OnPinged(0, 1080 * kMs);
   health.OnPinged(1, 1080 * kMs);
   EXPECT_FALSE(health.MustPing(1, 1081 * kMs));
   // The peer stands still: nothing follows from that.
   EXPECT_EQ(health.IsSilent(1900 * kMs), std::nullopt);
   EXPECT_TRUE(health.MustPing(1, 2080 * kMs));
+  health.OnPinged(0, 2080 * kMs);
   health.OnPinged(1, 2080 * kMs);
   EXPECT_FALSE(health.OnAnswered(1, 2081 * kMs));
   EXPECT_EQ(health.IsSilent(2095 * kMs), std::nullopt);
@@ -62,6 +64,7 @@ TimeNs LeavesAfter(TimeNs acknowledged_in_ns, TimeNs answered_in_ns) {
       EXPECT_EQ(health.active(), 1U);
       return now - cut_ns;
     }
+    if (health.MustPing(0, now)) health.OnPinged(0, now);
     if (!health.MustPing(1, now)) continue;
     health.OnPinged(1, now);
     answer_ns = now + answered_in_ns;
@@ -91,6 +94,29 @@ TEST(RailHealth, TakesAnAcknowledgementForASignOfLife) {
   EXPECT_TRUE(health.MustPing(1, 170 * kMs));
   health.OnAcknowledged(200 * kMs, 0, false);
   EXPECT_EQ(health.NextDeadline(), kNever);
+}
+
+// What was not acknowledged is lost then, or came to a link that is closed there.
+TEST(RailHealth, KeepsARailThatAnswersThoughNothingIsAcknowledged) {
+  RailHealth health(2);
+  health.OnWaiting(0);
+  health.OnPinged(0, 80 * kMs);
+  health.OnPinged(1, 80 * kMs);
+  health.OnAnswered(1, 81 * kMs);
+  EXPECT_FALSE(health.HasLost(81 * kMs));
+  health.OnAnswered(0, 95 * kMs);
+  EXPECT_TRUE(health.HasLost(95 * kMs));
+  EXPECT_EQ(health.IsSilent(kSecond), std::nullopt);
+  TimeNs now = 95 * kMs;
+  for (const TimeNs silence_ms : {160, 320, 640, 1280, 2560, 2560}) {
+    health.OnSentAgain(now);
+    EXPECT_FALSE(health.HasLost(now));
+    EXPECT_EQ(health.NextDeadline(), now + silence_ms * kMs);
+    now += silence_ms * kMs;
+    health.OnAnswered(0, now);
+  }
+  health.OnAcknowledged(now, 0, true);
+  EXPECT_EQ(health.NextDeadline(), now + 80 * kMs);
 }
 
 TEST(RailHealth, WaitsLongerForAPeerThatTakesLonger) {

@@ -115,6 +115,30 @@ TEST_F(RailWirePair, SendsASmallMessageAgainFromItsCopy) {
   EXPECT_EQ(a_.owner.sent.size(), 1U);
 }
 
+TEST_F(RailWirePair, SendsAgainOverTheSameRailWhatItHasLostWhereItWorks) {
+  network_.CutOneWay("a", "b", Silence::kSilent);
+  Send(1, kLarge);
+  RunFor(20 * kMillisecond);
+  network_.Mend("a", "b");
+  RunFor(200 * kMillisecond);
+  EXPECT_EQ(b_.owner.announced, (std::vector<std::uint64_t>{1}));
+  EXPECT_EQ(a_.owner.sent, (Sends{{1, Code::kOk}}));
+  EXPECT_TRUE(a_.owner.moves.empty());
+}
+
+// As where a job has ended there and not yet here: no other job's link moves, either.
+TEST_F(RailWirePair, KeepsARailOverWhichMessagesComeToALinkThatIsClosed) {
+  ASSERT_TRUE(a_.wire.Connect(b_.wire.address(), kKey + 1, 1));
+  ASSERT_TRUE(b_.wire.Connect(a_.wire.address(), kKey + 1, 0));
+  b_.wire.Close(to_a_);
+  RunFor(2 * RailWire::kLingerNs);
+  Send(1, kSmall);
+  RunFor(kSecond);
+  EXPECT_TRUE(a_.owner.moves.empty());
+  EXPECT_TRUE(a_.owner.failed.empty());
+  EXPECT_EQ(b_.owner.announced, (std::vector<std::uint64_t>{1, 1, 1, 1})) << "later each time";
+}
+
 TEST_F(RailWirePair, SendsNothingTwiceThatIsNotLost) {
   for (std::uint64_t token = 1; token <= 5000; ++token) {
     Send(token, token % 7 == 0 ? kLarge : kSmall);
