@@ -136,6 +136,7 @@ Status Connection::AskQuorum(const AttachRequest& request, std::string& waits) {
     fields.setAfterEpoch(request.after_epoch);
     fields.setMinWorld(request.quorum->rules.min_world);
     fields.setGraceMs(request.quorum->rules.grace_ms);
+    fields.setPlaces(request.quorum->places.c_str());
     fields.setPid(::getpid());
     const std::uint32_t asked = request.quorum->member;
     const bool is_member = request.quorum->role == 0;

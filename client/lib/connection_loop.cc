@@ -18,6 +18,7 @@ constexpr unsigned kFdsPerMessageMax = 2;
 // Kinds of notices, as client.capnp numbers them.
 constexpr std::uint8_t kNoticeEnded = 1;
 constexpr std::uint8_t kNoticeMembersWait = 2;
+constexpr std::uint8_t kNoticePlaces = 3;
 
 Error ErrorOf(const kj::Exception& exception, const std::string& service, bool stops) {
   const std::string text = CauseInForeignText(exception.getDescription().cStr());
@@ -170,6 +171,7 @@ void ConnectionLoop::AwaitNotices(Wire& wire) {
           return Disconnect(Error(Code::kPeerLost, std::string(notice.getText().cStr())));
         }
         if (notice.getKind() == kNoticeMembersWait) listener_.OnMembersWait();
+        if (notice.getKind() == kNoticePlaces) listener_.OnPlaces(notice.getText().cStr());
         AwaitNotices(wire);
       },
       [](kj::Exception&&) {}));  // a service that does not know the question, or the loss itself

@@ -83,6 +83,8 @@ class LossListener {
   virtual void OnLost(const Error& loss) = 0;
   // Others wait to join the job.
   virtual void OnMembersWait() = 0;
+  // Where the services of the job's nodes are, for the next question who is left of it.
+  virtual void OnPlaces(std::string places) = 0;
   // The number of the oldest operation that the service has not ended; 0: nothing is open.
   virtual std::uint64_t OldestOpen() = 0;
 };

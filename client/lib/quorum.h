@@ -24,6 +24,7 @@ struct QuorumRequest {
   std::uint8_t role = 0;  // an hr_role; of others than ranks the next two say nothing
   std::uint32_t member = 0;
   Membership membership;  // the last in which this rank has met all others
+  std::string places{};   // of the job's services, as the last of its services had them
   ShrinkRules rules;
 };
 

@@ -158,6 +158,7 @@ class Session final : public LossListener {
 
   void OnLost(const Error& loss) override { operations_.Lose(loss); }
   void OnMembersWait() override { members_wait_.store(true, std::memory_order_relaxed); }
+  void OnPlaces(std::string places) override;
   std::uint64_t OldestOpen() override { return operations_.OldestOpen(); }
 
  private:
@@ -183,6 +184,7 @@ class Session final : public LossListener {
   Status SetLayoutAgain();
   Status AwaitOthers(TimeNs deadline);
   void AdoptMembership(const Membership& membership, std::uint32_t own);
+  std::string KeptPlaces();
   std::string DescribeAttempt() const;
 
   const Attacher attach_;
@@ -203,6 +205,8 @@ class Session final : public LossListener {
   Operations operations_;
   SessionGpus gpus_;
   std::atomic<std::int32_t> service_pid_ = 0;
+  std::mutex places_mutex_;
+  std::string places_;  // guarded by places_mutex_; of the job's services, as the service has said
   std::mutex mutex_;
   Owned<hr_segment> segments_;         // guarded by mutex_
   Owned<hr_tensor> tensors_;           // guarded by mutex_

@@ -159,6 +159,7 @@ Status Session::Attempt(TimeNs deadline, const std::optional<ShrinkRules>& shrin
     request.quorum.emplace(QuorumRequest{.role = role_,
                                          .member = membership_.members[rank()],
                                          .membership = membership_,
+                                         .places = KeptPlaces(),
                                          .rules = *shrink});
   }
   request.after_epoch = epoch_;
@@ -191,6 +192,16 @@ Status Session::Attempt(TimeNs deadline, const std::optional<ShrinkRules>& shrin
     if (!quorum->rendezvous.empty()) request_.rendezvous = quorum->rendezvous;
   }
   return {};
+}
+
+void Session::OnPlaces(std::string places) {
+  const std::lock_guard lock(places_mutex_);
+  places_ = std::move(places);
+}
+
+std::string Session::KeptPlaces() {
+  const std::lock_guard lock(places_mutex_);
+  return places_;
 }
 
 void Session::AdoptMembership(const Membership& membership, std::uint32_t own) {

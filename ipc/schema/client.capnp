@@ -52,6 +52,7 @@ struct QuorumRequest {
   graceMs @6 :UInt32;       # for members of which nothing is known
   pid @7 :Int32;            # as the client sees it
   role @8 :UInt8;           # 0 a member; others have no membership: 1 joins, 2 takes a lost one's place
+  places @9 :Text;          # text of the last notice of kind 3; empty: there was none
 }
 
 struct LostMember {
@@ -152,7 +153,9 @@ interface Session {
   # is no crash. text: what the rank's user should know, empty: nothing. Once a session.
   notice @10 () -> (kind :UInt8, text :Text);
   # Answered when there is something that the rank is to know. Kind 1: the session was ended, text
-  # says by whom. 2: others wait to join the job. Asked again after each answer; one at a time.
+  # says by whom. 2: others wait to join the job. 3: the job of several nodes runs; text says where its
+  # services are, and the client returns it in a QuorumRequest, since a service that begins again has
+  # forgotten it. Asked again after each answer; one at a time.
 }
 
 struct DeviceHandle {

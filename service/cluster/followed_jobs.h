@@ -85,7 +85,7 @@ struct NoteRefusal {
 };
 using FollowerAction =
     std::variant<ToLeader, ToDispatch, ToLane, ToWatch, ReachLeader, LeaveLeader, NoteRefusal,
-                 Answered, QuorumAnswered, MembersWait, SessionBroken>;
+                 Answered, QuorumAnswered, MembersWait, JobPlaced, SessionBroken>;
 
 struct FollowedJob {
   enum class Phase : std::uint8_t {

@@ -247,6 +247,7 @@ void FollowedQuorums::Handle(const AskQuorum& message) {
       return;
     }
   }
+  NotePlaces(message);
   const Result<Questions::iterator> open = Open(message);
   if (!open) {
     jobs_.Add(QuorumAnswered{.token = message.token, .quorum = open.error(), .waits = {}});
@@ -268,6 +269,14 @@ void FollowedQuorums::Handle(const AskQuorum& message) {
   HR_CHECK(!question.askers.empty() && question.askers.size() <= transport::kMembersMax,
            message.job, question.askers.size());
   Report(number, question);
+}
+
+// A service that was there in that epoch knows its places, or later ones.
+void FollowedQuorums::NotePlaces(const AskQuorum& message) {
+  if (message.places.empty() || message.leader.empty() || message.epoch == 0) return;
+  jobs_.directory().OnReported(
+      {message.job, message.uid},
+      {.membership = message.membership, .epoch = message.epoch, .places = message.places});
 }
 
 // Another question or member for which this connection asks already. A connection may ask for one.

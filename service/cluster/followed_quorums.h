@@ -95,6 +95,8 @@ class FollowedQuorums {
   Questions::iterator Of(const std::string& leader, std::uint32_t number);
   Result<Questions::iterator> Open(const AskQuorum& message);
   void HandleApplicant(const AskQuorum& message);
+  // Records where the job of the member was, as its client has kept it.
+  void NotePlaces(const AskQuorum& message);
   // Finds the asker or applicant of that connection.
   static std::map<std::uint32_t, Asker>::iterator FindClient(std::map<std::uint32_t, Asker>& askers,
                                                              std::uint64_t client);

@@ -232,6 +232,10 @@ void FollowerSteps::Handle(Job& job, const StartJob& start) {
           {job.name, job.uid}, job.agreement,
           {.node = job.agreement.leader,
            .address = own ? std::string() : jobs_.options().address_of(job.leader)});
+      const JobPlaces* known = jobs_.directory().Find({job.name, job.uid});
+      if (known != nullptr && known->places.size() > 1) {
+        jobs_.Add(JobPlaced{.job = job.id, .places = PlacesText(known->places)});
+      }
       jobs_.NoteStarted(job);
     }
   }

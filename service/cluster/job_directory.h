@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "service/cluster/agreement.h"
+#include "service/session/job_place.h"
 #include "service/session/quorum.h"
 
 namespace headrace::service {
@@ -23,14 +24,6 @@ namespace headrace::service {
 inline constexpr std::size_t kPlacedJobsMax = 256;
 // Limit of former leaders that are told the current places of a job.
 inline constexpr std::size_t kFormerLeadersMax = 4;
-inline constexpr std::size_t kPlaceAddressMax = 262;  // bytes of "host:port"
-
-struct JobPlace {
-  std::string node;     // node name; empty: not known
-  std::string address;  // "host:port" of its service; empty in a message: the sender's own
-
-  friend bool operator==(const JobPlace&, const JobPlace&) = default;
-};
 
 struct JobPlaces {
   Membership membership{};         // the last decision; no members: there was none

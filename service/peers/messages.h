@@ -17,6 +17,7 @@
 #include "service/plan/plan.h"
 #include "service/session/block_hash.h"
 #include "service/session/facts.h"
+#include "service/session/job_place.h"
 #include "service/session/layout.h"
 #include "service/session/quorum.h"
 #include "service/session/session.h"
@@ -172,6 +173,9 @@ struct AskQuorum {
   std::uint32_t member = 0;  // of a member; with the next field
   Membership membership;     // checked, and contains the member
   std::uint32_t epoch = 0;
+  // The services of its job in that epoch, in their order, as its service knew them; a service that
+  // has begun again since does not. None: the client was not told.
+  std::vector<JobPlace> places{};
   QuorumRules rules;
   TimeNs until_ns = 0;
 };

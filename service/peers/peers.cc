@@ -502,6 +502,7 @@ void Peers::Execute(const QuorumAnswered& action) { outbox_.Send(ports_.rpc, act
 void Peers::Execute(const SessionBroken& action) { outbox_.Send(ports_.rpc, action); }
 
 void Peers::Execute(const MembersWait& action) { outbox_.Send(ports_.rpc, action); }
+void Peers::Execute(const JobPlaced& action) { outbox_.Send(ports_.rpc, action); }
 
 void Peers::Execute(const ToWatch& action) {
   std::visit([this](const auto& each) { outbox_.Send(ports_.watch, each); }, action.message);

@@ -114,6 +114,7 @@ class Peers final : public PeerDialer::Owner,
   void Execute(const QuorumAnswered& action);
   void Execute(const SessionBroken& action);
   void Execute(const MembersWait& action);
+  void Execute(const JobPlaced& action);
   void Execute(const ToWatch& action);
   void Execute(const ReachLeader& action);
   void Execute(const LeaveLeader& action);

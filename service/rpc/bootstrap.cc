@@ -305,6 +305,10 @@ Result<AskQuorum> Bootstrap::ReadQuorum(schema::Hello::Reader hello,
   place.rendezvous = request.getRendezvous().cStr();
   if (Status status = CheckRendezvous(ports_.rendezvous, place); !status) return status.error();
   ask.leader = place.rendezvous;
+  const auto kept = request.getPlaces();
+  Result<std::vector<JobPlace>> places = ParsePlaces({kept.begin(), kept.size()});
+  if (!places) return places.error();
+  ask.places = std::move(places).value();
   return ask;
 }
 

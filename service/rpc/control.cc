@@ -273,6 +273,12 @@ void Control::Handle(const MembersWait& message) {
   }
 }
 
+void Control::Handle(const JobPlaced& message) {
+  for (const SessionId session : leases_.SessionsOf(message.job)) {
+    notices_.Send(session, {.kind = SessionNotice::Kind::kPlaces, .text = message.places});
+  }
+}
+
 void Control::Handle(const AskProbe& message) {
   HR_CHECK(ports_.http != nullptr, message.token);
   tasks_.add(probe_.Ask().then(

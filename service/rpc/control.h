@@ -101,6 +101,7 @@ class Control final : private kj::TaskSet::ErrorHandler {
   void Handle(PeerTried message) { peers_.Handle(std::move(message)); }
   void Handle(QuorumAnswered message) { peers_.Handle(std::move(message)); }
   void Handle(const MembersWait& message);
+  void Handle(const JobPlaced& message);
   void Handle(const AskProbe& message);
   void Handle(const LoopFailed& message) { shutdown_.Fail(message.cause); }
   void Handle(const GpuBroken& message) { shutdown_.OnGpuBroken(message.cause); }

@@ -93,6 +93,11 @@ struct QuorumAnswered {
 struct MembersWait {
   JobId job;
 };
+// The job runs: where its services are (PlacesText), which its ranks here keep.
+struct JobPlaced {
+  JobId job;
+  std::string places;
+};
 // Another service, for people.
 struct PeerView {
   std::string name{};  // of the node; empty while it has not said it
@@ -138,6 +143,6 @@ using RpcMessage =
     std::variant<SegmentMapped, SegmentProgress, SegmentRemoved, Pong, SessionBroken,
                  ResidualsAllocated, ResidualsFreed, BookScratch, SessionDiscarded, Drained,
                  LaneAnswered, PartAnswered, JobFailed, Answered, PeersListed, PeerTried,
-                 QuorumAnswered, MembersWait, AskProbe, LoopFailed, GpuBroken>;
+                 QuorumAnswered, MembersWait, JobPlaced, AskProbe, LoopFailed, GpuBroken>;
 
 }  // namespace headrace::service

@@ -1,5 +1,5 @@
 // Notices to sessions, for which their clients wait by a call: that the service has ended the
-// session, that others wait to join the job. The rpc thread only.
+// session, that others wait to join the job, where the job's services are. The rpc thread only.
 //
 // A client has one such call open; a notice that comes while it has none waits for the next call,
 // and only the last of each kind is kept.
@@ -19,13 +19,16 @@ struct SessionNotice {
   enum class Kind : std::uint8_t {
     kEnded = 1,        // the session was ended; nothing follows
     kMembersWait = 2,  // others, to join its job
+    kPlaces = 3,       // the job runs; where its services are, for the client to keep
   };
   Kind kind = Kind::kEnded;
-  std::string text;  // for people
+  std::string text;  // for people; of places PlacesText
 };
 
 class SessionNotices {
  public:
+  // The session has a client, which is about to ask.
+  void Expect(SessionId session) { sessions_[session]; }
   // The session is open, or was; an earlier question of it ends with an exception.
   kj::Promise<SessionNotice> Next(SessionId session);
   // Kept for its next question, unless the session has no client.

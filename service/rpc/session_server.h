@@ -40,7 +40,9 @@ struct SessionPorts {
 class SessionServer final : public schema::Session::Server {
  public:
   SessionServer(kj::Own<Client> client, SessionId session, const SessionPorts& ports)
-      : client_(kj::mv(client)), session_(session), ports_(ports) {}
+      : client_(kj::mv(client)), session_(session), ports_(ports) {
+    ports_.notices.Expect(session_);
+  }
   ~SessionServer();
 
   kj::Promise<void> registerSegment(RegisterSegmentContext context) override;

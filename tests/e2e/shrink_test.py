@@ -123,13 +123,25 @@ class ShrinkCase(ElasticCase):
             self.assertEqual(said[rank]["digest"], after[place]["digest"])
         return undisturbed
 
-    def require_goes_on_without_the_leaders_node(self, count: int) -> None:
-        """One rank on each of so many nodes; the node of rank 0 is gone at once, with its addresses."""
+    def require_goes_on_without_the_leaders_node(self, count: int, restarts: bool = False) -> None:
+        """One rank on each of so many nodes; the node of rank 0 is gone at once, with its addresses.
+
+        With ``restarts`` all other services begin again, too, and have forgotten where the job is.
+        """
         cluster = Cluster(nodes=count)
         self.addCleanup(cluster.close)
         nodes = Services(cluster)
         places = [nodes[index] for index in range(count)]
-        self.require_goes_on_without_a_node(nodes, places, [0], lambda _: cluster[0].kill())
+
+        def lose(_: Run) -> None:
+            cluster[0].kill()
+            others = places[1:] if restarts else []
+            for each in others:
+                each.kill()
+            for each in others:
+                each.start()
+
+        self.require_goes_on_without_a_node(nodes, places, [0], lose)
 
 
 class OneNode(ShrinkCase):
@@ -279,6 +291,9 @@ class Nodes(ShrinkCase):
 
     def test_training_goes_on_without_the_leaders_node(self) -> None:
         self.require_goes_on_without_the_leaders_node(3)
+
+    def test_training_goes_on_without_the_leaders_node_and_all_other_services(self) -> None:
+        self.require_goes_on_without_the_leaders_node(3, restarts=True)
 
 
 if __name__ == "__main__":

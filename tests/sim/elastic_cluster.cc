@@ -159,7 +159,6 @@ void ElasticCluster::RestartNode(std::size_t node) {
   wires_[node] += "'";
   cluster.Replace(node, wires_[node]);
   machines_gone.erase(node);
-  begun_again.insert(node);
   AddService(node);
 }
 

@@ -84,7 +84,6 @@ struct ElasticCluster {
   std::vector<ElasticNode> nodes;
   std::vector<TimeNs> back_ns;  // by node: when its service begins again
   std::set<std::size_t> machines_gone;
-  std::set<std::size_t> begun_again;  // nodes; their services know what their ranks tell them
   std::set<std::pair<std::size_t, std::size_t>> cut_rails;  // between which nodes
   ElasticWorld world;
   std::deque<std::unique_ptr<ElasticProcess>> processes;

@@ -93,6 +93,7 @@ std::optional<std::string> ElasticProcess::Ask() {
                          .member = IsMember() ? member_ : 0,
                          .membership = membership_,
                          .epoch = epoch_,
+                         .places = service::ParsePlaces(places_).value(),
                          .rules = world_.rules,
                          .until_ns = now() + kQuorumAnswerMax};
   world_.books.OnAsked(index(), ask);
@@ -279,6 +280,9 @@ std::optional<std::string> ElasticProcess::OnMet() {
     return wrong;
   }
   if (nodes != nullptr) epoch_ = std::max(epoch_, nodes->epoch);
+  if (std::string places = Service()->PlacesOf(identity.job); !places.empty()) {
+    places_ = std::move(places);
+  }
   training_.Enter(*session_);
   return std::nullopt;
 }

@@ -101,6 +101,7 @@ class ElasticProcess {
   service::Membership membership_;  // in which it has met the others last
   std::optional<service::Quorum> told_;
   std::string rendezvous_;
+  std::string places_;  // of its job's services, as its service has said
   std::uint32_t epoch_ = 0;
   std::uint64_t client_ = 0;    // of the connection by which it asks; 0: none
   std::uint64_t token_ = 0;     // of its question

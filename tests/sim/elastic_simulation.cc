@@ -93,19 +93,15 @@ bool ElasticSimulation::MayWait(const ElasticProcess& process) const {
   });
 }
 
-// The last of a job ask for ever where the only service that they know is dead, and nobody is left
-// who knows more: they are fewer than may go on, or their own services have forgotten the others
-// when they began again. The client library ends them after its time to reconnect.
+// The last of a job ask for ever where they are fewer than may go on. The client library ends them
+// after its time to reconnect.
 bool ElasticSimulation::AreLost() const {
   std::size_t left = 0;
-  bool forgot = true;
   for (const auto& process : run_.processes) {
     if (process->IsAttached()) return false;
-    if (MayWait(*process)) continue;
-    ++left;
-    forgot = forgot && run_.begun_again.contains(process->node()) && AsksTheDead(*process);
+    if (!MayWait(*process)) ++left;
   }
-  return left < run_.shape.min_world || forgot;
+  return left < run_.shape.min_world;
 }
 
 std::optional<std::string> ElasticSimulation::RunUntilAllGoOn(std::uint64_t iterations) {

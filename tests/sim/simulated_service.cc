@@ -382,6 +382,9 @@ void SimulatedService::Execute(const service::QuorumAnswered& action) {
   answers_.insert_or_assign(action.token, action);
 }
 void SimulatedService::Execute(const service::MembersWait& action) { calls_.push_back(action.job); }
+void SimulatedService::Execute(const service::JobPlaced& action) {
+  places_.insert_or_assign(action.job, action.places);
+}
 void SimulatedService::Execute(const service::SessionBroken& action) {
   [[maybe_unused]] const bool sent = node_.rpc().Send(service::RpcMessage(action));
 }

@@ -105,6 +105,11 @@ class SimulatedService {
   // Since the last call: jobs that have failed, and those whose ranks are to let others in.
   std::vector<service::JobFailed> DrainFailures() { return std::exchange(failures_, {}); }
   std::vector<JobId> DrainCalls() { return std::exchange(calls_, {}); }
+  // Where the services of the job are, as its ranks were told; empty: they were not.
+  std::string PlacesOf(JobId job) const {
+    const auto found = places_.find(job);
+    return found == places_.end() ? std::string() : found->second;
+  }
   // The links of the job, while they are open.
   std::optional<transport::GroupOptions> LinksOf(JobId job) const;
 
@@ -131,6 +136,7 @@ class SimulatedService {
   void Execute(const service::Answered& action);
   void Execute(const service::QuorumAnswered& action);
   void Execute(const service::MembersWait& action);
+  void Execute(const service::JobPlaced& action);
   void Execute(const service::SessionBroken& action);
   void SweepDialers();
   void Try(const std::string& leader);
@@ -162,6 +168,7 @@ class SimulatedService {
   std::set<JobId> failed_;
   std::vector<service::JobFailed> failures_;
   std::vector<JobId> calls_;
+  std::map<JobId, std::string> places_;
   std::map<service::RequestToken, service::QuorumAnswered> answers_;
 };
 

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "ipc/schema/client.capnp.h"
 
@@ -68,6 +69,12 @@ class SessionEnd final : public schema::Session::Server {
       mapped_ = kj::mv(pair.fulfiller);
       return kj::mv(pair.promise);
     });
+  }
+  kj::Promise<void> notice(NoticeContext context) override {
+    if (state_.manners.places.empty() || std::exchange(noticed_, true)) return kj::NEVER_DONE;
+    context.getResults().setKind(3);
+    context.getResults().setText(state_.manners.places);
+    return kj::READY_NOW;
   }
   kj::Promise<void> registration(RegistrationContext context) override {
     ++asked_;
@@ -132,6 +139,7 @@ class SessionEnd final : public schema::Session::Server {
 
  private:
   BootstrapState& state_;
+  bool noticed_ = false;
   int asked_ = 0;
   kj::Own<kj::PromiseFulfiller<void>> mapped_;
 };

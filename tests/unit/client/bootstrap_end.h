@@ -26,6 +26,7 @@ struct Manners {
   // after `answers_after` questions.
   int gets_on = 0;
   int answers_after = 0;
+  std::string places{};  // of the job's services, as the first notice
 };
 
 // A unix socket at `path` that listens and says nothing.

@@ -44,7 +44,18 @@ class LossRecorder final : public LossListener {
     return loss_.has_value();
   }
   void OnMembersWait() override {}
+  void OnPlaces(std::string places) override {
+    std::lock_guard lock(mutex_);
+    places_ = std::move(places);
+    lost_.notify_all();
+  }
   std::uint64_t OldestOpen() override { return oldest_open.load(); }
+
+  std::string WaitForPlaces() {
+    std::unique_lock lock(mutex_);
+    lost_.wait(lock, [this] { return !places_.empty(); });
+    return places_;
+  }
 
   std::atomic<std::uint64_t> oldest_open = 0;
 
@@ -52,6 +63,7 @@ class LossRecorder final : public LossListener {
   std::mutex mutex_;
   std::condition_variable lost_;
   std::optional<Error> loss_;
+  std::string places_;
 };
 
 class ConnectionTest : public testing::Test {
@@ -85,6 +97,13 @@ TEST_F(ConnectionTest, AttachesWithItsChannelAndSaysWhatItIs) {
   EXPECT_EQ(service.seen().rendezvous, "node1:7733");
   EXPECT_EQ(service.seen().architecture, "all-reduce");
   EXPECT_EQ(service.seen().channel_size, ipc::kChannelSize);
+}
+
+TEST_F(ConnectionTest, IsToldWhereTheJobsServicesAre) {
+  BootstrapEnd service({.refusal = {}, .places = "a a:7733\nb b:7733\n"});
+  const auto connection = Attach(service.path());
+  ASSERT_TRUE(connection.ok());
+  EXPECT_EQ(losses_.WaitForPlaces(), "a a:7733\nb b:7733\n");
 }
 
 TEST_F(ConnectionTest, PassesSegmentsAndTensors) {

@@ -87,6 +87,7 @@ class LeaderLossRun {
     std::uint32_t node = 0;
     Membership membership{};  // in which it has met the others
     std::string rendezvous{};
+    std::string places{};  // of its job's services; empty until it has met the others
     std::uint32_t rank = 0;
     std::uint32_t world = 1;
     std::uint32_t after_epoch = 0;
@@ -214,6 +215,7 @@ class LeaderLossRun {
                 .member = process.number,
                 .membership = process.membership,
                 .epoch = process.epoch,
+                .places = service::ParsePlaces(process.places).value(),
                 .rules = {.min_world = min_world_, .grace_ms = kGrace / kMillisecond},
                 .until_ns = services_.now() + 2 * kSecond},
             services_.now());
@@ -329,6 +331,8 @@ class LeaderLossRun {
         process.verdict.reset();
       }
       process.epoch = std::max(process.epoch, running->second.epoch);
+      const auto placed = own.placed.find(process.identity.job);
+      if (placed != own.placed.end()) process.places = placed->second;
     }
   }
 
@@ -443,17 +447,26 @@ class LeaderLossRun {
     Hear();
   }
 
+  // Whether the service there knows where the job is.
+  bool Knows(std::uint32_t node) {
+    return services_.at(node).directory.Find({kJob, kUid}) != nullptr ||
+           std::ranges::any_of(processes_, [node](const Process& each) {
+             return each.node == node && !each.dead && !each.places.empty();
+           });
+  }
+
   bool HasAnswer(const Process& process) {
     if (process.dead || process.over || (process.IsAttached() && process.met)) return true;
     if (process.role == MemberRole::kSpare) return true;
-    // Nobody can tell it where the job is when the only one that it knows is gone, and its own
-    // service has lost its memory.
+    // Nobody can tell it where the job is who has never met the others, when its own service does
+    // not know, and that at the only address that it was given is gone, or has no rank and has lost
+    // its memory.
     const auto names = Names(nodes_);
     const auto asked = static_cast<std::uint32_t>(
         std::ranges::find(names, process.rendezvous.substr(0, process.rendezvous.find(':'))) -
         names.begin());
-    const bool knows_nobody = !services_.IsAlive(asked) &&
-                              services_.at(process.node).directory.Find({kJob, kUid}) == nullptr;
+    const bool knows_nobody = process.places.empty() && !Knows(process.node) &&
+                              (!services_.IsAlive(asked) || !Knows(asked));
     const bool goes_on =
         std::ranges::any_of(processes_, [](const Process& each) { return !each.dead && each.met; });
     // Halves that have parted, as they may without a majority, can come to meet at a service that

@@ -150,6 +150,8 @@ void Meeting::Do(MeetingNode& node, const service::FollowerAction& action) {
     node.quorums.push_back(*quorum);
   } else if (const auto* waits = std::get_if<service::MembersWait>(&action)) {
     node.members_wait.push_back(waits->job);
+  } else if (const auto* placed = std::get_if<service::JobPlaced>(&action)) {
+    node.placed.push_back(*placed);
   } else if (const auto* broken = std::get_if<service::SessionBroken>(&action)) {
     node.evicted.push_back(*broken);
   } else {

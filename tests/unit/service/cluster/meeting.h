@@ -38,6 +38,7 @@ struct MeetingNode {
   std::vector<service::Answered> answers;        // to those who asked what a job waits for
   std::vector<service::QuorumAnswered> quorums;  // to those who asked who is left of one
   std::vector<service::SessionBroken> evicted;   // of its ranks
+  std::vector<service::JobPlaced> placed;        // as the job's ranks are to know
   std::vector<JobId> members_wait;               // jobs whose ranks are to know that others wait
   // How its lanes answer; nothing: they do not.
   std::optional<Status> open_answer = Status{};

@@ -132,6 +132,50 @@ TEST_F(MovingLeaderTest, RanksGoOnAtTheNextNodeThatLives) {
   }
 }
 
+// The services of the others begin again, too, and know nothing but what ranks have kept.
+TEST_F(MovingLeaderTest, RanksGoOnThoughNoServiceRemembersTheOthers) {
+  std::map<std::uint32_t, std::string> kept;
+  for (const std::uint32_t member : {1U, 2U}) {
+    kept[member] = services_.at(member).placed.at(ranks_.at(member).job);
+    EXPECT_EQ(kept[member], "a a:7733\nb b:7733\nc c:7733\n");
+  }
+  for (std::size_t place = 0; place < 3; ++place) services_.Kill(place);
+  services_.Restart(1);
+  services_.Restart(2);
+  services_.Run();
+  for (const std::uint32_t member : {1U, 2U}) {
+    AskAt(member, {.token = member,
+                   .member = member,
+                   .membership = {.members = {0, 1, 2}},
+                   .epoch = 1,
+                   .places = service::ParsePlaces(kept[member]).value(),
+                   .rules = {.min_world = 2, .grace_ms = kGraceMs}});
+  }
+  Pass(1);
+  Pass(2 * kGraceMs * kMillisecond);
+  for (const std::uint32_t member : {1U, 2U}) {
+    const auto answer = AnswerTo(member, member);
+    ASSERT_TRUE(answer && answer->quorum) << member;
+    EXPECT_THAT(answer->quorum->membership.members, ElementsAre(1, 2));
+    EXPECT_EQ(answer->quorum->rendezvous, "b:7733");
+  }
+}
+
+TEST_F(MovingLeaderTest, PlacesThatARankHasKeptYieldToLaterOnes) {
+  MoveToB();
+  const std::uint32_t epoch = services_.at(2).directory.Find({"train", 1000})->epoch;
+  AskAt(2, {.token = 9,
+            .member = 0,
+            .membership = {.members = {0, 1, 2}},
+            .epoch = 1,
+            .places = {{.node = "a", .address = "a:7733"}},
+            .rules = {.min_world = 1, .grace_ms = kGraceMs}});
+  const auto* const known = services_.at(2).directory.Find({"train", 1000});
+  ASSERT_NE(known, nullptr);
+  EXPECT_EQ(known->epoch, epoch);
+  EXPECT_EQ(known->places.front().node, "b");
+}
+
 TEST_F(MovingLeaderTest, ALeaderThatIsBackInTimeCostsNobody) {
   services_.Kill(0);
   services_.Run();

@@ -127,6 +127,8 @@ void Services::Do(std::size_t place, const service::FollowerAction& action) {
     own.answers.push_back(*quorum);
   } else if (const auto* waits = std::get_if<service::MembersWait>(&action)) {
     own.members_wait.push_back(waits->job);
+  } else if (const auto* placed = std::get_if<service::JobPlaced>(&action)) {
+    own.placed.insert_or_assign(placed->job, placed->places);
   } else if (const auto* dispatch = std::get_if<service::ToDispatch>(&action)) {
     if (const auto* formed = std::get_if<service::JobFormed>(&dispatch->message)) {
       own.running.insert_or_assign(formed->job, formed->nodes);

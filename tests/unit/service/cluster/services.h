@@ -33,6 +33,7 @@ struct WholeService {
   std::set<std::string> wanted;  // leaders that it wants to reach
   std::vector<service::QuorumAnswered> answers;
   std::vector<JobId> members_wait;
+  std::map<JobId, std::string> placed;         // where the services of jobs are, as ranks were told
   std::map<JobId, service::JobNodes> running;  // as dispatch was told
   std::map<JobId, std::string> failed;         // and why
   std::map<std::uint32_t, std::uint64_t> group_keys;

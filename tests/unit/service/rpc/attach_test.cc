@@ -146,6 +146,22 @@ TEST_F(AttachTest, SaysToPeopleWhoWasRefusedButNotForever) {
       0, [this](const service::Event& event) { EXPECT_VARYING_TEXT(event.text, own_pid_); });
 }
 
+TEST_F(AttachTest, RefusesAQuestionWhoIsLeftWithPlacesThatAreNone) {
+  Caller caller(loop_, stand_.socket_path());
+  auto call = caller.bootstrap().joinQuorumRequest();
+  call.getHello().setProtocolVersion(schema::PROTOCOL_VERSION);
+  auto request = call.getRequest();
+  request.setJob("train");
+  request.setRendezvous("a:7733");
+  request.getMembership().initMembers(1).set(0, 0);
+  request.setAfterEpoch(1);
+  request.setPlaces("a a:7733\nb\n");
+  const auto answer =
+      loop_.Wait<capnp::Response<schema::Bootstrap::JoinQuorumResults>>(call.send());
+  EXPECT_EQ(static_cast<Code>(answer.getRefusal().getCode()), Code::kInvalidArgument);
+  EXPECT_TEXT(std::string(answer.getRefusal().getText().cStr()), "place 1", "\"b\"", "host:port");
+}
+
 TEST(AttachLimit, TellsConnectionsBeyondTheLimit) {
   CallerLoop loop;
   ControlStand stand({.connections_max = 4});

@@ -42,7 +42,14 @@ TEST(SessionNotices, WaitForTheNextQuestionOneOfEachKind) {
   EXPECT_FALSE(stand.notices.Next(SessionId{1}).poll(stand.scope));
 }
 
-TEST(SessionNotices, AreKeptForNobodyWhoHasNeverAsked) {
+TEST(SessionNotices, AreKeptForAClientThatIsAboutToAsk) {
+  NoticesStand stand;
+  stand.notices.Expect(SessionId{1});
+  stand.notices.Send(SessionId{1}, {.kind = Kind::kPlaces, .text = "a a:1\n"});
+  EXPECT_EQ(stand.notices.Next(SessionId{1}).wait(stand.scope).text, "a a:1\n");
+}
+
+TEST(SessionNotices, AreKeptForNobodyWhoIsNotThere) {
   NoticesStand stand;
   stand.notices.Send(SessionId{1}, {.kind = Kind::kEnded, .text = "over"});
   EXPECT_FALSE(stand.notices.Next(SessionId{1}).poll(stand.scope));
