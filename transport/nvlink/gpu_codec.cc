@@ -227,16 +227,21 @@ Status GpuCodec::Launch(OnGpu& gpu, CuFunction kernel, void* work, std::uint32_t
 }
 
 Status GpuCodec::LaunchOn(OnGpu& gpu, CuFunction kernel, void* work, std::uint32_t grid) {
-  if (gpu.error) return *gpu.error;
+  if (gpu.error) return Refuse(gpu, *gpu.error);
   std::array<void*, 1> parameters = {work};
   const CuResult result = gpus_.driver().call().launch_kernel(
       kernel, grid, 1, 1, kKernelThreads, 1, 1, 0, gpu.queue.stream(), parameters.data(), nullptr);
   if (result != CuResult::kSuccess) {
-    return FailedOnGpu(gpus_.driver(), result, "launch a codec's kernel");
+    return Refuse(gpu, FailedOnGpu(gpus_.driver(), result, "launch a codec's kernel"));
   }
   ++gpu.launches;
   ++gpu.launches_under_way;
   return {};
+}
+
+Status GpuCodec::Refuse(OnGpu& gpu, Error why) {
+  gpu.was_refused = true;
+  return why;
 }
 
 std::uint64_t GpuCodec::TicketOf(std::int8_t device) const {
@@ -255,6 +260,8 @@ std::optional<Status> GpuCodec::Ended(std::int8_t device, std::uint64_t ticket) 
 bool GpuCodec::Poll() {
   bool any = false;
   for (OnGpu& gpu : each_) {
+    // Who waits for it alone waits for what was started before, which may be nothing.
+    any = std::exchange(gpu.was_refused, false) || any;
     if (gpu.launches_under_way == 0) continue;
     const CurrentContext current(gpus_.driver(), gpu.context);
     const auto note = [&](Status status) {

@@ -61,6 +61,7 @@ class GpuCodec final : public DeviceCodec {
     std::size_t launches = 0;            // of the batch
     std::size_t launches_under_way = 0;  // of it and those before
     std::array<std::size_t, kPiecesUnderWayMax> launches_of{};  // batches that have an event
+    bool was_refused = false;                                   // a start, since the last poll
     std::optional<Error> error{};  // the first, after which nothing is right any more
   };
 
@@ -73,6 +74,7 @@ class GpuCodec final : public DeviceCodec {
                       const EncodedRange& from);
   Status Launch(OnGpu& gpu, CuFunction kernel, void* work, std::uint32_t count);
   Status LaunchOn(OnGpu& gpu, CuFunction kernel, void* work, std::uint32_t grid);
+  static Status Refuse(OnGpu& gpu, Error why);
 
   const Gpus& gpus_;
   const std::uint32_t ctas_;

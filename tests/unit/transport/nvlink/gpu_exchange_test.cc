@@ -315,13 +315,14 @@ TEST_F(GpuExchange, ReportsWhatTheCodecsCameTo) {
 }
 
 TEST_F(GpuExchange, EndsTheGroupWithTheNameOfAGpuThatFails) {
-  for (const std::uint64_t nth : {1U, 2U, 5U}) {
-    const SumCase test{.nodes = 2, .count = 200'000};
+  // Where it is the only one, too.
+  for (const std::uint64_t nth : {0U, 1U, 2U, 5U}) {
+    const SumCase test{.nodes = 2, .count = nth == 0 ? 200U : 200'000U};
     std::byte* const on_gpu = OnGpu(0, std::vector<float>(test.count, 1));
     std::byte* const on_host = OnHost(test.count * sizeof(float));
     {
       Fleet fleet(OptionsOf(test));
-      doubled_.fail("cuLaunchKernel", nth, CuResult::kOutOfMemory);
+      doubled_.fail("cuLaunchKernel", std::max<std::uint64_t>(1, nth), CuResult::kOutOfMemory);
       for (std::uint32_t node = 0; node < 2; ++node) {
         Transfer transfer = TransferOf(test, node, 1, {});
         transfer.members[node] = node == 0 ? on_gpu : on_host;
