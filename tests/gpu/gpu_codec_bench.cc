@@ -17,8 +17,10 @@
 
 #include "ipc/base/check.h"
 #include "ipc/base/clock.h"
+#include "ipc/base/codecs.h"
 #include "tests/gpu/figures.h"
 #include "tests/support/device_memory.h"
+#include "transport/codec/low_rank.h"
 #include "transport/memory/gpus.h"
 #include "transport/memory/pinned_memory.h"
 #include "transport/nvlink/gpu_codec.h"
@@ -35,6 +37,7 @@ constexpr Codec kCodecs[] = {Codec::kBFloat16,       Codec::kFloat16,        Cod
 constexpr std::uint32_t kCtas = 32;
 constexpr int kAtATime = 8;  // launches together, so that starts are hidden
 constexpr std::size_t kInputs = 2;
+constexpr std::uint64_t kColumns = 2048;  // of a matrix, whose factors then take no more than it
 
 std::string Library() {
   const char* const named = std::getenv("HEADRACE_CUDA_LIBRARY");
@@ -146,6 +149,61 @@ class Bench {
     return Timed([&] { return DecodeLossless(); });
   }
 
+  // Likewise of a matrix, in both factors, what is left out and the product.
+  Status CheckMatrixBits(std::uint32_t rank) {
+    const DeviceMatrix matrix = MatrixOf(rank, Where::kOnHost);
+    const std::uint64_t count = matrix.rows.rows * kColumns;
+    std::mt19937_64 random(23);
+    std::normal_distribution<float> normal;
+    std::vector<float> values(count);
+    for (float& value : values) value = normal(random);
+    std::vector<float> residual(values.rbegin(), values.rend());
+    std::vector<float> factors(matrix.LeftCount() + 2 * matrix.RightCount());
+    float* const q = factors.data() + matrix.LeftCount();
+    float* const own_q = q + matrix.RightCount();
+    PrepareRightFactor(q, kColumns, rank, 9);
+    if (auto done = CopyTo(At(0), AddressOf(values.data()), 4 * count); !done) return done;
+    if (auto done = Wait(); !done) return done;
+    std::ranges::copy(residual, reinterpret_cast<float*>(pinned_[0].data()));
+    auto* const on_host = reinterpret_cast<float*>(pinned_[1].data());
+    std::ranges::copy(factors, on_host);
+    const MatrixRows rows{.values = values.data(),
+                          .residual = residual.data(),
+                          .rows = matrix.rows.rows,
+                          .columns = kColumns,
+                          .rank = rank};
+    MultiplyByRightFactor(rows, q, factors.data());
+    if (auto done = codec_->MakeLeftFactor(0, matrix); !done) return done;
+    if (auto done = Wait(); !done) return done;
+    if (std::memcmp(factors.data(), on_host, 4 * matrix.LeftCount()) != 0) {
+      return Error(Code::kMismatch, "powersgd: the GPU's left factor has other bits");
+    }
+    OrthonormalBasis basis(rank);
+    basis.Add(factors.data(), rows.rows);
+    if (!basis.Finish()) return Error(Code::kInternal, "powersgd: a matrix that is not finite");
+    basis.Replace(factors.data(), rows.rows);
+    std::copy_n(factors.data(), matrix.LeftCount(), on_host);
+    AddToRightFactor(rows, factors.data(), own_q);
+    if (auto done = codec_->MakeRightFactor(0, matrix); !done) return done;
+    if (auto done = Wait(); !done) return done;
+    const std::uint64_t own_at = matrix.LeftCount() + matrix.RightCount();
+    if (std::memcmp(own_q, on_host + own_at, 4 * matrix.RightCount()) != 0) {
+      return Error(Code::kMismatch, "powersgd: the GPU's right factor has other bits");
+    }
+    return CheckProduct(matrix, rows, factors.data());
+  }
+  // All that a matrix takes but what the host makes of its factors.
+  Result<double> EncodeMatrixRate(std::uint32_t rank, Where where) {
+    const DeviceMatrix matrix = MatrixOf(rank, where);
+    return Timed([&]() -> Status {
+      if (auto done = codec_->MakeLeftFactor(0, matrix); !done) return done;
+      return codec_->MakeRightFactor(0, matrix);
+    });
+  }
+  Result<double> DecodeMatrixRate(std::uint32_t rank, Where where) {
+    return Timed([&] { return codec_->WriteProduct(0, MatrixOf(rank, where), kInputs, true); });
+  }
+
   Result<double> EncodeRate(Codec codec, Where where) {
     return Timed([&] { return Encode(codec, where); });
   }
@@ -216,6 +274,37 @@ class Bench {
     if (auto done = Wait(); !done) return done;
     if (std::memcmp(expected.data(), pinned_[2].data(), 4 * count_) == 0) return {};
     return Error(Code::kMismatch, Name(codec) + ": the GPU decodes other bits than the host");
+  }
+
+  // Of as many rows as fit, with residuals in place 0 or buffer 3, factors in buffer 2 and place 1.
+  DeviceMatrix MatrixOf(std::uint32_t rank, Where where) const {
+    return {.rows = {.values = reinterpret_cast<float*>(At(0)),
+                     .residual =
+                         reinterpret_cast<float*>(Place(where, where == Where::kOnHost ? 0 : 3)),
+                     .rows = count_ / kColumns,
+                     .columns = kColumns,
+                     .rank = rank},
+            .factors = reinterpret_cast<float*>(At(2)),
+            .on_host = reinterpret_cast<float*>(pinned_[1].on_gpus())};
+  }
+  // The right factor is the node's own, as if it were alone.
+  Status CheckProduct(const DeviceMatrix& matrix, const MatrixRows& rows, float* factors) {
+    const std::uint64_t right = matrix.RightCount();
+    float* const q = factors + matrix.LeftCount();
+    std::copy_n(q + right, right, q);
+    auto* const on_host = reinterpret_cast<float*>(pinned_[1].data());
+    std::copy_n(q, right, on_host + matrix.LeftCount());
+    transport::WriteProduct(rows, factors, q, q + right, kInputs);
+    if (auto done = codec_->WriteProduct(0, matrix, kInputs, true); !done) return done;
+    if (auto done = Wait(); !done) return done;
+    const std::size_t size = 4 * rows.rows * kColumns;
+    if (std::memcmp(rows.residual, pinned_[0].data(), size) != 0) {
+      return Error(Code::kMismatch, "powersgd: the GPU leaves out other bits than the host");
+    }
+    if (auto done = CopyTo(AddressOf(pinned_[2].on_gpus()), At(0), size); !done) return done;
+    if (auto done = Wait(); !done) return done;
+    if (std::memcmp(rows.values, pinned_[2].data(), size) == 0) return {};
+    return Error(Code::kMismatch, "powersgd: the GPU's product has other bits than the host's");
   }
 
   static constexpr std::size_t kPieceCount = 24576;  // 96 KiB
@@ -304,6 +393,28 @@ Status MeasureLossless(Bench& bench, std::size_t rounds, double copy) {
   return {};
 }
 
+Status MeasureMatrix(Bench& bench, std::uint32_t rank, std::size_t rounds, double copy) {
+  if (auto done = bench.CheckMatrixBits(rank); !done) return done;
+  for (const Where where : {Where::kOnGpu, Where::kOnHost}) {
+    std::vector<double> encodes;
+    std::vector<double> decodes;
+    for (std::size_t round = 0; round < rounds; ++round) {
+      const auto encode = bench.EncodeMatrixRate(rank, where);
+      if (!encode) return encode.error();
+      const auto decode = bench.DecodeMatrixRate(rank, where);
+      if (!decode) return decode.error();
+      encodes.push_back(*encode);
+      decodes.push_back(*decode);
+    }
+    const std::string text = fmt::format("powersgd of rank {}, residual in {}", rank,
+                                         where == Where::kOnGpu ? "GPU's memory" : "pinned memory");
+    const std::string goal = fmt::format("a copy: {:.0f} GB/s", copy / 1e9);
+    PrintFigure(text + ", both factors", Median(encodes) / 1e9, "GB/s", goal);
+    PrintFigure(text + ", product and what it leaves out", Median(decodes) / 1e9, "GB/s", goal);
+  }
+  return {};
+}
+
 int Run(std::size_t mib, std::size_t rounds) {
   // An odd number of elements, so that the last block is a part of one.
   auto bench = Bench::Open((mib << 20) / sizeof(float) - 1);
@@ -319,6 +430,9 @@ int Run(std::size_t mib, std::size_t rounds) {
     if (done) done = Measure(**bench, codec, rounds, *copy);
   }
   if (done) done = MeasureLossless(**bench, rounds, *copy);
+  for (const std::uint32_t rank : {kRankDefault, kRankMax}) {
+    if (done) done = MeasureMatrix(**bench, rank, rounds, *copy);
+  }
   if (done) return 0;
   fmt::print(stderr, "gpu_codec_bench: {}\n", done.error().text());
   return 1;

@@ -157,6 +157,9 @@ struct Single {
   static float Mul(float a, float b) { return a * b; }
   static float Div(float a, float b) { return a / b; }
   static float FiniteOrZero(float value) { return std::isfinite(value) ? value : 0; }
+  static float PlainNaN(float value) {
+    return std::isnan(value) ? std::numeric_limits<float>::quiet_NaN() : value;
+  }
 };
 struct Several {
   using Value = VF;
@@ -170,6 +173,10 @@ struct Several {
   static HWY_INLINE VF Div(VF a, VF b) { return hn::Div(a, b); }
   static HWY_INLINE VF FiniteOrZero(VF value) {
     return hn::IfThenElseZero(hn::IsFinite(value), value);
+  }
+  static HWY_INLINE VF PlainNaN(VF value) {
+    const VF plain = hn::Set(F(), std::numeric_limits<float>::quiet_NaN());
+    return hn::IfThenElse(hn::IsNaN(value), plain, value);
   }
 };
 
@@ -239,7 +246,8 @@ HWY_INLINE void WriteColumn(const MatrixRows& matrix, const float* p, const floa
       const auto left_out = Lane::Sub(LoadElement<Lane>(matrix, at), own_sums[row]);
       Lane::Store(Lane::FiniteOrZero(left_out), matrix.residual + at);
     }
-    Lane::Store(Lane::Div(sums[row], Lane::Of(divisor)), matrix.values + at);
+    // All NaN are one: processors differ in that which two infinities give.
+    Lane::Store(Lane::PlainNaN(Lane::Div(sums[row], Lane::Of(divisor))), matrix.values + at);
   }
 }
 

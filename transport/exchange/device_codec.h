@@ -14,6 +14,7 @@
 
 #include "ipc/base/result.h"
 #include "transport/codec/lossless.h"
+#include "transport/codec/low_rank.h"
 #include "transport/exchange/encoded.h"
 
 namespace headrace::transport {
@@ -28,6 +29,18 @@ constexpr std::size_t LosslessTableCount(std::uint64_t count) {
 struct LosslessMessage {
   const std::byte* in = nullptr;
   const std::uint32_t* table = nullptr;
+};
+
+// A matrix that crosses as two factors (codec/low_rank.h). The left one, the right one and the
+// node's own part of it, one behind the other, are in memory of the GPU, and in pinned memory of
+// the host, where they are summed.
+struct DeviceMatrix {
+  MatrixRows rows;  // all of them
+  float* factors = nullptr;
+  float* on_host = nullptr;  // those
+
+  std::uint64_t LeftCount() const { return rows.rows * rows.rank; }
+  std::uint64_t RightCount() const { return rows.columns * rows.rank; }
 };
 
 class DeviceCodec {
@@ -57,6 +70,15 @@ class DeviceCodec {
   // As ReduceLosslessRange, of messages that make sense.
   virtual Status DecodeLossless(std::int8_t device, std::span<const LosslessMessage> messages,
                                 std::size_t own, std::uint32_t divisor, const EncodedRange& to) = 0;
+
+  // A matrix's steps, each of which reads and writes factors on the host. The first adds the
+  // residual to the elements, once for all three, and makes the left factor of the right one.
+  virtual Status MakeLeftFactor(std::int8_t device, const DeviceMatrix& matrix) = 0;
+  // The second makes the node's own part of the right factor of the left one, which is orthonormal.
+  virtual Status MakeRightFactor(std::int8_t device, const DeviceMatrix& matrix) = 0;
+  // The third writes what WriteProduct does, or WriteNotFinite, of both factors as they are.
+  virtual Status WriteProduct(std::int8_t device, const DeviceMatrix& matrix, std::uint32_t divisor,
+                              bool is_finite) = 0;
 
   // A ticket for all that was started on the GPU so far, also where the last start failed.
   virtual std::uint64_t TicketOf(std::int8_t device) const = 0;

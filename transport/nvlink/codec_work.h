@@ -71,4 +71,42 @@ struct LosslessDecodeWork {
 };
 static_assert(sizeof(LosslessDecodeWork) <= 4096);
 
+// A matrix and its two factors, which lie as codec/low_rank.h has them.
+struct FactorWork {
+  float* values;
+  float* residual;  // null: it adds nothing and keeps nothing
+  float* p;
+  float* q;
+  const float* own_q;
+  std::uint64_t rows;
+  std::uint64_t columns;
+  std::uint32_t rank;
+  float divisor;   // of the product
+  bool is_finite;  // else there is no product
+};
+static_assert(sizeof(FactorWork) <= 4096);
+
+// What such a launch is cut into, each done by one warp: elements as they lie; some rows, or some
+// columns, for some of the rank; some rows of some columns.
+inline constexpr std::uint32_t kSumLanes = 8;  // threads of a sum along a row
+inline constexpr std::uint32_t kRowsOfWarp = kLanes / kSumLanes;
+inline constexpr std::uint32_t kRanksOfWarp = 4;
+inline constexpr std::uint32_t kElementsOfWarp = 8 * kLanes;
+
+HR_KERNEL std::uint64_t SharesOf(std::uint64_t count, std::uint32_t size) {
+  return (count + size - 1) / size;
+}
+HR_KERNEL std::uint64_t FactorAddItems(const FactorWork& work) {
+  return SharesOf(work.rows * work.columns, kElementsOfWarp);
+}
+HR_KERNEL std::uint64_t LeftFactorItems(const FactorWork& work) {
+  return SharesOf(work.rows, kRowsOfWarp) * SharesOf(work.rank, kRanksOfWarp);
+}
+HR_KERNEL std::uint64_t RightFactorItems(const FactorWork& work) {
+  return SharesOf(work.columns, kLanes) * SharesOf(work.rank, kRanksOfWarp);
+}
+HR_KERNEL std::uint64_t FactorProductItems(const FactorWork& work) {
+  return SharesOf(work.rows, kRowsOfWarp) * SharesOf(work.columns, kLanes);
+}
+
 }  // namespace headrace::transport

@@ -47,6 +47,23 @@ float* ValuesOf(const EncodedRange& range) {
   return reinterpret_cast<float*>(range.memory + walk.OffsetOf(range.range.begin));
 }
 
+FactorWork WorkOf(const DeviceMatrix& matrix) {
+  const MatrixRows& rows = matrix.rows;
+  HR_CHECK(rows.rank >= 1 && rows.rank <= kRankMax && rows.rows > 0 && rows.columns > 0, rows.rank,
+           rows.rows, rows.columns);
+  float* const q = matrix.factors + matrix.LeftCount();
+  return {.values = rows.values,
+          .residual = rows.residual,
+          .p = matrix.factors,
+          .q = q,
+          .own_q = q + matrix.RightCount(),
+          .rows = rows.rows,
+          .columns = rows.columns,
+          .rank = rows.rank,
+          .divisor = 1,
+          .is_finite = true};
+}
+
 }  // namespace
 
 std::uint32_t GpuCodec::codecs() const {
@@ -84,9 +101,17 @@ Status GpuCodec::OpenOn(const PrimaryContext& context) {
     gpu.encodes[each.kind] = *encode;
     gpu.decodes[each.kind] = *decode;
   }
-  const auto add_residual = FindKernel(gpu.module, "headrace_add_residual");
-  if (!add_residual) return add_residual.error();
-  gpu.add_residual = *add_residual;
+  const std::pair<const char*, CuFunction*> others[] = {
+      {"headrace_add_residual", &gpu.add_residual},
+      {"headrace_factor_add", &gpu.factor_add},
+      {"headrace_left_factor", &gpu.left_factor},
+      {"headrace_right_factor", &gpu.right_factor},
+      {"headrace_factor_product", &gpu.factor_product}};
+  for (const auto& [name, place] : others) {
+    const auto found = FindKernel(gpu.module, name);
+    if (!found) return found.error();
+    *place = *found;
+  }
   auto queue = StreamQueue::Open(context);
   if (!queue) return queue.error();
   gpu.queue = std::move(*queue);
@@ -218,6 +243,68 @@ Status GpuCodec::DecodeLossless(std::int8_t device, std::span<const LosslessMess
   decode_lossless_.count = static_cast<std::uint32_t>(to.range.count);
   decode_lossless_.divisor = static_cast<float>(divisor);
   return Launch(gpu, gpu.decodes[Codec::kLossless], &decode_lossless_, decode_lossless_.count);
+}
+
+Status GpuCodec::MakeLeftFactor(std::int8_t device, const DeviceMatrix& matrix) {
+  OnGpu& gpu = At(device);
+  const CurrentContext current(gpus_.driver(), gpu.context);
+  const FactorWork work = WorkOf(matrix);
+  const std::uint64_t left = matrix.LeftCount();
+  if (work.residual != nullptr) {
+    Status done = LaunchFactor(gpu, gpu.factor_add, work, FactorAddItems(work));
+    if (!done) return done;
+  }
+  if (Status done = CopyFactor(gpu, matrix.on_host + left, work.q, matrix.RightCount()); !done) {
+    return done;
+  }
+  if (Status done = LaunchFactor(gpu, gpu.left_factor, work, LeftFactorItems(work)); !done) {
+    return done;
+  }
+  return CopyFactor(gpu, work.p, matrix.on_host, left);
+}
+
+Status GpuCodec::MakeRightFactor(std::int8_t device, const DeviceMatrix& matrix) {
+  OnGpu& gpu = At(device);
+  const CurrentContext current(gpus_.driver(), gpu.context);
+  FactorWork work = WorkOf(matrix);
+  const std::uint64_t own_at = matrix.LeftCount() + matrix.RightCount();
+  work.q = matrix.factors + own_at;
+  if (Status done = CopyFactor(gpu, matrix.on_host, work.p, matrix.LeftCount()); !done) return done;
+  if (Status done = LaunchFactor(gpu, gpu.right_factor, work, RightFactorItems(work)); !done) {
+    return done;
+  }
+  return CopyFactor(gpu, work.q, matrix.on_host + own_at, matrix.RightCount());
+}
+
+// The GPU has the others yet, from the step before.
+Status GpuCodec::WriteProduct(std::int8_t device, const DeviceMatrix& matrix, std::uint32_t divisor,
+                              bool is_finite) {
+  OnGpu& gpu = At(device);
+  HR_CHECK(divisor != 0);
+  const CurrentContext current(gpus_.driver(), gpu.context);
+  FactorWork work = WorkOf(matrix);
+  work.divisor = static_cast<float>(divisor);
+  work.is_finite = is_finite;
+  const float* const summed = matrix.on_host + matrix.LeftCount();
+  if (Status done = CopyFactor(gpu, summed, work.q, matrix.RightCount()); !done) return done;
+  return LaunchFactor(gpu, gpu.factor_product, work, FactorProductItems(work));
+}
+
+Status GpuCodec::LaunchFactor(OnGpu& gpu, CuFunction kernel, FactorWork work, std::uint64_t items) {
+  const auto grid = std::min<std::uint64_t>((items + kWarps - 1) / kWarps, ctas_);
+  return LaunchOn(gpu, kernel, &work, static_cast<std::uint32_t>(grid));
+}
+
+Status GpuCodec::CopyFactor(OnGpu& gpu, const float* from, float* to, std::uint64_t count) {
+  if (gpu.error) return Refuse(gpu, *gpu.error);
+  const CuResult result = gpus_.driver().call().memcpy_async(
+      AddressOf(to), AddressOf(from), count * sizeof(float), gpu.queue.stream());
+  if (result != CuResult::kSuccess) {
+    return Refuse(gpu, FailedOnGpu(gpus_.driver(), result, "copy a factor of a matrix"));
+  }
+  ++gpu.launches;
+  ++gpu.launches_under_way;
+  return {};
 }
 
 Status GpuCodec::Launch(OnGpu& gpu, CuFunction kernel, void* work, std::uint32_t count) {

@@ -38,6 +38,10 @@ class GpuCodec final : public DeviceCodec {
                         std::uint32_t* table) override;
   Status DecodeLossless(std::int8_t device, std::span<const LosslessMessage> messages,
                         std::size_t own, std::uint32_t divisor, const EncodedRange& to) override;
+  Status MakeLeftFactor(std::int8_t device, const DeviceMatrix& matrix) override;
+  Status MakeRightFactor(std::int8_t device, const DeviceMatrix& matrix) override;
+  Status WriteProduct(std::int8_t device, const DeviceMatrix& matrix, std::uint32_t divisor,
+                      bool is_finite) override;
   std::uint64_t TicketOf(std::int8_t device) const override;
   std::optional<Status> Ended(std::int8_t device, std::uint64_t ticket) const override;
   bool Poll() override;
@@ -55,13 +59,17 @@ class GpuCodec final : public DeviceCodec {
     std::array<CuFunction, kKindsMax> encodes{};
     std::array<CuFunction, kKindsMax> decodes{};
     CuFunction add_residual = nullptr;
+    CuFunction factor_add = nullptr;
+    CuFunction left_factor = nullptr;
+    CuFunction right_factor = nullptr;
+    CuFunction factor_product = nullptr;
     StreamQueue queue;
     std::uint64_t batch = 1;             // that what is started now belongs to
     std::uint64_t batches_ended = 0;     // all up to this one
     std::size_t launches = 0;            // of the batch
     std::size_t launches_under_way = 0;  // of it and those before
+    bool was_refused = false;            // a start, since the last poll
     std::array<std::size_t, kPiecesUnderWayMax> launches_of{};  // batches that have an event
-    bool was_refused = false;                                   // a start, since the last poll
     std::optional<Error> error{};  // the first, after which nothing is right any more
   };
 
@@ -75,6 +83,9 @@ class GpuCodec final : public DeviceCodec {
   Status Launch(OnGpu& gpu, CuFunction kernel, void* work, std::uint32_t count);
   Status LaunchOn(OnGpu& gpu, CuFunction kernel, void* work, std::uint32_t grid);
   static Status Refuse(OnGpu& gpu, Error why);
+  // So many shares of a matrix, each for one warp.
+  Status LaunchFactor(OnGpu& gpu, CuFunction kernel, FactorWork work, std::uint64_t items);
+  Status CopyFactor(OnGpu& gpu, const float* from, float* to, std::uint64_t count);
 
   const Gpus& gpus_;
   const std::uint32_t ctas_;

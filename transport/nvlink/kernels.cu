@@ -1,6 +1,7 @@
 // The kernels, as a GPU's driver finds them: headrace_sum_float32, ..., headrace_copy, and
 // headrace_switched_float32, ..., and headrace_encode_int8, headrace_decode_int8, ...
 #include "transport/nvlink/codec_list.h"
+#include "transport/nvlink/factor_bodies.h"
 #include "transport/nvlink/kernel_list.h"
 #include "transport/nvlink/kernel_switched.h"
 #include "transport/nvlink/lossless_bodies.h"
@@ -94,5 +95,12 @@ extern "C" __global__ void __launch_bounds__(kKernelThreads)
   __shared__ LosslessScratch scratch[kKernelThreads / kLanes];
   DecodeLosslessBody(work, Thread() / kLanes, Threads() / kLanes, scratch[threadIdx.x / kLanes]);
 }
+
+#define HR_DEFINE_FACTORS(name, Body)                     \
+  extern "C" __global__ void __launch_bounds__(kKernelThreads)   \
+      headrace_##name(const __grid_constant__ FactorWork work) { \
+    Body(work, Thread() / kLanes, Threads() / kLanes);           \
+  }
+HR_FACTOR_KERNELS(HR_DEFINE_FACTORS)
 
 }  // namespace headrace::transport::kernels

@@ -2,6 +2,7 @@
 // launch, one after the other.
 #include "tests/support/cuda_double/machine.h"
 #include "transport/nvlink/codec_list.h"
+#include "transport/nvlink/factor_bodies.h"
 #include "transport/nvlink/lossless_bodies.h"
 
 namespace headrace::cuda_double {
@@ -110,6 +111,25 @@ void RunDecodeLossless(const CudaDoubleLaunch* launch) {
   }
 }
 
+bool MayCode(CuDevice device, const FactorWork& work) {
+  const std::size_t size = work.rows * work.columns * sizeof(float);
+  const std::size_t left = work.rows * work.rank * sizeof(float);
+  const std::size_t right = work.columns * work.rank * sizeof(float);
+  return MayCode(device, work.values, size, true) &&
+         (work.residual == nullptr || MayCode(device, work.residual, size, true)) &&
+         MayCode(device, work.p, left, true) && MayCode(device, work.q, right, true) &&
+         MayCode(device, work.own_q, right, false);
+}
+
+#define HR_RUN_FACTORS(name, Body)                                              \
+  void Run_##name(const CudaDoubleLaunch* launch) {                             \
+    const auto& work = *static_cast<const FactorWork*>(launch->parameters[0]);  \
+    if (!MayCode(launch->device, work)) return;                                 \
+    const std::uint32_t warps = WarpsOf(*launch);                               \
+    for (std::uint32_t warp = 0; warp < warps; ++warp) Body(work, warp, warps); \
+  }
+HR_FACTOR_KERNELS(HR_RUN_FACTORS)
+
 }  // namespace
 
 void AddCodecKernels(std::map<std::string, Kernel>& kernels) {
@@ -118,6 +138,8 @@ void AddCodecKernels(std::map<std::string, Kernel>& kernels) {
   kernels["headrace_decode_" #codec] = {&RunDecode_##codec, {sizeof(DecodeWork)}};
   HR_CODEC_KERNELS(HR_ADD_CODEC)
   kernels["headrace_add_residual"] = {&RunAddResidual, {sizeof(EncodeWork)}};
+#define HR_ADD_FACTORS(name, Body) kernels["headrace_" #name] = {&Run_##name, {sizeof(FactorWork)}};
+  HR_FACTOR_KERNELS(HR_ADD_FACTORS)
   kernels["headrace_encode_lossless"] = {&RunEncodeLossless, {sizeof(LosslessEncodeWork)}};
   kernels["headrace_decode_lossless"] = {&RunDecodeLossless, {sizeof(LosslessDecodeWork)}};
 }

@@ -61,6 +61,16 @@ class PromptCodec final : public transport::DeviceCodec {
                         const transport::EncodedRange& to) override {
     return codec_->DecodeLossless(device, messages, own, divisor, to);
   }
+  Status MakeLeftFactor(std::int8_t device, const transport::DeviceMatrix& matrix) override {
+    return codec_->MakeLeftFactor(device, matrix);
+  }
+  Status MakeRightFactor(std::int8_t device, const transport::DeviceMatrix& matrix) override {
+    return codec_->MakeRightFactor(device, matrix);
+  }
+  Status WriteProduct(std::int8_t device, const transport::DeviceMatrix& matrix,
+                      std::uint32_t divisor, bool is_finite) override {
+    return codec_->WriteProduct(device, matrix, divisor, is_finite);
+  }
   std::uint64_t TicketOf(std::int8_t device) const override { return codec_->TicketOf(device); }
   std::optional<Status> Ended(std::int8_t device, std::uint64_t ticket) const override {
     return codec_->Ended(device, ticket);

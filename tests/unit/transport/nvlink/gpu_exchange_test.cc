@@ -73,6 +73,16 @@ class BusyCodec final : public DeviceCodec {
                         std::size_t own, std::uint32_t divisor, const EncodedRange& to) override {
     return codec_->DecodeLossless(device, messages, own, divisor, to);
   }
+  Status MakeLeftFactor(std::int8_t device, const DeviceMatrix& matrix) override {
+    return codec_->MakeLeftFactor(device, matrix);
+  }
+  Status MakeRightFactor(std::int8_t device, const DeviceMatrix& matrix) override {
+    return codec_->MakeRightFactor(device, matrix);
+  }
+  Status WriteProduct(std::int8_t device, const DeviceMatrix& matrix, std::uint32_t divisor,
+                      bool is_finite) override {
+    return codec_->WriteProduct(device, matrix, divisor, is_finite);
+  }
   std::uint64_t TicketOf(std::int8_t device) const override { return codec_->TicketOf(device); }
   std::optional<Status> Ended(std::int8_t device, std::uint64_t ticket) const override {
     if (busy) return std::nullopt;
