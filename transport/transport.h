@@ -148,6 +148,10 @@ struct Transfer {
   // helps the next sum of the same matrix. Zeros to begin with.
   std::uint64_t rows = 0;
   std::byte* factors = nullptr;
+  // Where the memory of member `self` is a GPU's: where GPUs find the factors, which are pinned,
+  // and as much memory of that GPU. The elements get their residual added before there is a result.
+  std::byte* factors_on_gpus = nullptr;
+  std::byte* factors_of_gpu = nullptr;
   // Not null: the right factor that helps the next sum, one column of the matrix's rank after the
   // other, is read here at the beginning and written here at the end.
   std::byte* right_factor = nullptr;

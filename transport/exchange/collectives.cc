@@ -133,7 +133,7 @@ void Collectives::Post(const Transfer& transfer) {
   collective.device = memory_.has_device_codec() ? transfer.devices[options_.self] : kHost;
   collective.residual_walk = ResidualWalk(transfer);
   collective.seed = transfer.seed;
-  if (spec.factored()) collective.UseFactors(transfer);
+  if (spec.factored()) collective.UseFactors(transfer, memory_.device_codec());
   memory_.MakeReady(collective);
   open_.SetPosted(collective);
   if (!failure_.failed()) CheckHeld(collective);
@@ -319,13 +319,6 @@ void Collectives::Received(std::uint64_t token, Code code) {
   EndMessage(index);
 }
 
-void Collectives::OnEndedEarly(OpenPiece& piece, std::uint32_t member, const char* direction,
-                               Code code) {
-  piece.spoiled = true;
-  failure_.OnMessageEndedEarly(member, direction, code);
-  dirty_ = true;
-}
-
 void Collectives::EndMessage(std::uint16_t index) {
   HR_CHECK(index < open_.pieces().size(), index);
   OpenPiece& piece = open_.pieces()[index];
@@ -401,23 +394,25 @@ void Collectives::BeginOf(std::uint32_t orders, TimeNs now) {
     while (collective.next_piece < collective.wanted_end) {
       if (failure_.failed()) return;
       // Nothing may begin before the pieces that it waits for.
-      if (collective.is_between_factors()) return StepFactors(collective);
+      if (collective.lacks_factor()) return StepFactors(collective, now);
       if (!BeginPiece(index, now)) return;
       if (!collective.spec.encoded()) continue;
       // What was encoded can leave while the next is encoded.
       dirty_ = true;
       return;
     }
-    if (collective.has_factors_left() && collective.active_count == 0) {
-      return StepFactors(collective);
+    if (collective.has_factors_left() && !collective.is_at_work()) {
+      return StepFactors(collective, now);
     }
   }
 }
 
 // One part of the work, where no piece is under way: others have their turn before the next.
-void Collectives::StepFactors(OpenCollective& collective) {
-  if (collective.active_count > 0 || failure_.failed()) return;
+void Collectives::StepFactors(OpenCollective& collective, TimeNs now) {
+  if (collective.is_at_work() || failure_.failed() || !collective.factors.HasRoom()) return;
+  if (collective.begin_ns == kNever) collective.begin_ns = now;
   collective.factors.Step(collective.codec);
+  if (collective.factors.awaits_gpu()) ++awaiting_count_;
   dirty_ = true;
 }
 
@@ -448,7 +443,6 @@ bool Collectives::BeginPiece(std::uint16_t collective_index, TimeNs now) {
   piece.has_own_slot = has_own_slot;
   piece.schedule = schedule;
   memory_.Begin(collective, piece);
-
   collective.next_piece =
       is_server() ? collective.partition.NextOwned(number + 1, options_.self) : number + 1;
   if (collective.begin_ns == kNever) collective.begin_ns = now;
@@ -472,6 +466,13 @@ void Collectives::OnCodec() {
     if (broken_) EndPiece(index);
     if (!broken_ && !fault && !piece.spoiled) BeginRound(index);
   }
+  for (std::size_t i = 0; i < open_.open_count(); ++i) {
+    OpenCollective& collective = open_.at(open_.OpenAt(i));
+    std::optional<PieceFault> fault;
+    if (!collective.factors.EndGpuWork(collective.codec, fault)) continue;
+    --awaiting_count_;
+    if (fault) failure_.OnFault(*fault, {}, collective.position, Describe(collective.spec));
+  }
   dirty_ = true;
 }
 
@@ -491,7 +492,6 @@ void Collectives::BeginRound(std::uint16_t index) {
   const Round& round = piece.schedule.rounds[piece.round];
   piece.open_count = std::uint32_t{round.sends_count} + round.receives_count;
   if (piece.open_count == 0) ready_.push_back(index);
-
   memory_.BeginRound(collective, piece, round);
   const std::size_t size = piece.sent_size;
   for (const std::uint8_t peer : piece.schedule.Sends(round)) {
@@ -572,7 +572,7 @@ void Collectives::End(TimeNs now, std::vector<Completion>& completions) {
   for (std::size_t i = 0; i < open_.open_count();) {
     const OpenCollective& collective = open_.at(open_.OpenAt(i));
     const bool is_whole = collective.all_begun() && !collective.has_factors_left();
-    if (collective.active_count > 0 || (!broken_ && !is_whole)) {
+    if (collective.is_at_work() || (!broken_ && !is_whole)) {
       ++i;
       continue;
     }

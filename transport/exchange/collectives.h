@@ -78,7 +78,7 @@ class Collectives {
   }
   // Something of the codec's has ended.
   void OnCodec();
-  // Pieces that wait for a GPU.
+  // Pieces that wait for a GPU, and matrices.
   std::uint32_t awaiting_count() const { return awaiting_count_; }
 
   // That the wire has and can move by itself: sends that no receiver has to take, and what is being
@@ -138,7 +138,11 @@ class Collectives {
   void Disagree(const Message& message, const std::string& what);
   void Accept(const Message& message, std::uint16_t index, std::size_t receive);
   void EndMessage(std::uint16_t index);
-  void OnEndedEarly(OpenPiece& piece, std::uint32_t member, const char* direction, Code code);
+  void OnEndedEarly(OpenPiece& piece, std::uint32_t member, const char* direction, Code code) {
+    piece.spoiled = true;
+    failure_.OnMessageEndedEarly(member, direction, code);
+    dirty_ = true;
+  }
   void CheckHeld(const OpenCollective& collective);
   void CheckHeld(const OpenCollective& collective, const OpenPiece& piece);
 
@@ -146,7 +150,7 @@ class Collectives {
   OpenCollective& Open(const CollectiveSpec& spec, std::uint64_t position, const RunWalk& walk);
   void BeginHeld();
   void BeginOf(std::uint32_t orders, TimeNs now);
-  void StepFactors(OpenCollective& collective);
+  void StepFactors(OpenCollective& collective, TimeNs now);
   bool BeginPiece(std::uint16_t collective_index, TimeNs now);
   void BeginRound(std::uint16_t index);
   void Send(std::uint16_t index, std::uint16_t member);

@@ -6,13 +6,18 @@
 
 namespace headrace::transport {
 
-void OpenCollective::UseFactors(const Transfer& transfer) {
+void OpenCollective::UseFactors(const Transfer& transfer, DeviceCodec* device_codec) {
   const Stretch stretch = walk.stretch();
   const Stretch left_out = residual_walk.stretch();
   HR_CHECK(transfer.factors != nullptr && stretch.end == transfer.count, stretch.end);
   HR_CHECK(residual == nullptr || left_out.end == transfer.count, left_out.end);
   factors = FactorSum(transfer, spec, memory + stretch.offset,
                       residual == nullptr ? nullptr : residual + left_out.offset);
+  if (on_gpu()) {
+    factors.UseGpu(*device_codec, device, transfer,
+                   residual == nullptr ? nullptr : residual_on_gpus + left_out.offset);
+    device = kHost;
+  }
   memory = factors.factors();
   walk = RunWalk(DType::kFloat32, spec.SentCount(), {}, 0);
 }

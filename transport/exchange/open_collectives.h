@@ -46,13 +46,17 @@ struct OpenCollective {
 
   bool all_begun() const { return next_piece >= partition.pieces_count(); }
   // From now on what crosses, and is summed, is the factors of its matrix.
-  void UseFactors(const Transfer& transfer);
-  // Whether the next piece is of a right factor that is not there yet.
-  bool is_between_factors() const {
-    return factors.lacks_right_factor() && next_piece == partition.left_pieces_count();
+  // Then a GPU has the matrix, and what is summed is memory of the host.
+  void UseFactors(const Transfer& transfer, DeviceCodec* device_codec);
+  // Whether the next piece is of a factor that is not there yet.
+  bool lacks_factor() const {
+    return factors.lacks_left_factor() ||
+           (factors.lacks_right_factor() && next_piece == partition.left_pieces_count());
   }
   // Whether something has to be made of factors yet.
   bool has_factors_left() const { return factors.exists() && !factors.done(); }
+  // Whether somebody uses its memory yet.
+  bool is_at_work() const { return active_count > 0 || factors.awaits_gpu(); }
   // Whether what a server gets of it says of what gradients it is (message_tail.h): always where
   // the server encodes the sum once more, else where something may have been left out before.
   bool may_have_tails() const {

@@ -42,6 +42,7 @@ class PieceMemory {
 
   // Without one all memory is the processor's, whatever a transfer says of devices.
   bool has_device_codec() const { return device_codec_ != nullptr; }
+  DeviceCodec* device_codec() const { return device_codec_.get(); }
   // For memory of GPUs: has the staging pinned, once.
   void MakeReady(const OpenCollective& collective);
   // Returns why it cannot be pinned, and the remedy.

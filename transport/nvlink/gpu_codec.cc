@@ -67,7 +67,7 @@ FactorWork WorkOf(const DeviceMatrix& matrix) {
 }  // namespace
 
 std::uint32_t GpuCodec::codecs() const {
-  std::uint32_t all = 0;
+  std::uint32_t all = 1U << Codec::kPowerSgd;
   for (const NamedKernel& each : kNamedKernels) all |= 1U << each.kind;
   return all;
 }

@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "ipc/base/clock.h"
+#include "ipc/base/matrix.h"
 #include "transport/codec/codec.h"
+#include "transport/codec/low_rank.h"
 #include "transport/memory/device_arena.h"
 #include "transport/memory/pinned_memory.h"
 
@@ -18,6 +20,11 @@ namespace {
 constexpr std::uint64_t kPieceCount = std::uint64_t{1} << 16;  // elements
 constexpr std::uint64_t kPiecesCount = 8;
 constexpr std::uint64_t kElements = kPieceCount * kPiecesCount;
+// As a matrix: as many rows as there are elements, or a few.
+constexpr std::uint64_t kColumns = 512;
+constexpr std::uint64_t kRows = kElements / kColumns;
+constexpr std::uint64_t kFewRows = 8;
+constexpr std::uint64_t kFactorsCount = FactorMemoryCount(Codec::kPowerSgd, kRows, kElements);
 constexpr std::int8_t kDevice = 0;
 // One piece that takes longer says enough, and all of them would delay the start.
 constexpr double kPieceLong = 1e-3;  // seconds
@@ -48,6 +55,11 @@ class GpuCodecMeasurement {
       }
     }
     for (const Codec& codec : Codecs()) {
+      if (codec.kind == Codec::kPowerSgd) {
+        const Result<CodecCost> once = MeasureMatrix(codec, kFewRows);
+        if (!once) return once.error();
+        continue;
+      }
       if (Status begun = StartEncode(codec, 1, kCodecBlock); !begun) return begun;
       if (codec == Codec::kLossless) codec_.Wait();
       if (Status begun = StartDecode(codec, 1, 1, kCodecBlock); !begun) return begun;
@@ -65,6 +77,7 @@ class GpuCodecMeasurement {
   }
 
   Result<CodecCost> Measure(const Codec& codec) {
+    if (codec.kind == Codec::kPowerSgd) return MeasureMatrix(codec, kRows);
     std::uint64_t encoded = 1;  // pieces, of which there are few where one takes long
     const Result<double> encode = SecondsPerByte([&](std::uint64_t piece) {
       encoded = std::max(encoded, piece + 1);
@@ -76,13 +89,10 @@ class GpuCodecMeasurement {
       return StartDecode(codec, piece, piece % encoded, kPieceCount);
     });
     if (!decode) return decode.error();
-    const auto bounded = [](double each) {
-      return std::min(each, kCodecSecondsPerByteMax * 0.999);
-    };
     return CodecCost{.codec = codec,
                      .share = share,
-                     .encode_s_per_byte = bounded(*encode),
-                     .decode_s_per_byte = bounded(*decode)};
+                     .encode_s_per_byte = Bounded(*encode),
+                     .decode_s_per_byte = Bounded(*decode)};
   }
 
   // Whether all that was started has ended well.
@@ -94,7 +104,10 @@ class GpuCodecMeasurement {
     }
   }
 
-  // What is needed of pinned memory: residuals, encodings, which take no more, and their tables.
+  // What is needed of the GPU's: a matrix and its factors.
+  static constexpr std::size_t kValuesSize = (kElements + kFactorsCount) * sizeof(float);
+  // What is needed of pinned memory: residuals, encodings, which take no more, and their tables, or
+  // factors instead of both.
   static constexpr std::size_t kTableCount = LosslessTableCount(kPieceCount);
   static constexpr std::size_t kPinnedSize =
       2 * kElements * sizeof(float) + kPiecesCount * kTableCount * sizeof(std::uint32_t);
@@ -122,6 +135,46 @@ class GpuCodecMeasurement {
   std::size_t EncodedLosslessSize(std::uint64_t piece, std::uint64_t count) {
     return Table(piece)[LosslessTableCount(count) - 1];
   }
+  // The exchange's steps, without the sums of others.
+  Result<CodecCost> MeasureMatrix(const Codec& codec, std::uint64_t rows) {
+    auto* const values = reinterpret_cast<float*>(values_.address());
+    const DeviceMatrix matrix{.rows = {.values = values,
+                                       .residual = reinterpret_cast<float*>(pinned_.on_gpus()),
+                                       .rows = rows,
+                                       .columns = kColumns,
+                                       .rank = codec.parameter},
+                              .factors = values + kElements,
+                              .on_host = reinterpret_cast<float*>(OnGpus(Encoded(0)))};
+    auto* const p = reinterpret_cast<float*>(Encoded(0));
+    float* const q = p + matrix.LeftCount();
+    const TimeNs begin = MonotonicNow();
+    PrepareRightFactor(q, kColumns, codec.parameter, 1);
+    if (Status begun = codec_.MakeLeftFactor(kDevice, matrix); !begun) return begun.error();
+    codec_.Wait();
+    OrthonormalBasis basis(codec.parameter);
+    basis.Add(p, rows);
+    const bool is_finite = basis.Finish();
+    basis.Replace(p, rows);
+    if (Status begun = codec_.MakeRightFactor(kDevice, matrix); !begun) return begun.error();
+    codec_.Wait();
+    std::copy_n(q + matrix.RightCount(), matrix.RightCount(), q);
+    const TimeNs between = MonotonicNow();
+    if (Status begun = codec_.WriteProduct(kDevice, matrix, 1, is_finite); !begun) {
+      return begun.error();
+    }
+    codec_.Wait();
+    const auto count = static_cast<double>(rows * kColumns);
+    const auto per_byte = [count](TimeNs ns) {
+      return Bounded(static_cast<double>(std::max<TimeNs>(ns, 1)) / kSecond /
+                     (count * sizeof(float)));
+    };
+    const auto sent = static_cast<double>(matrix.LeftCount() + matrix.RightCount());
+    return CodecCost{.codec = codec,
+                     .share = std::min(sent / count, 1.0),
+                     .encode_s_per_byte = per_byte(between - begin),
+                     .decode_s_per_byte = per_byte(MonotonicNow() - between)};
+  }
+
   double LosslessShare() {
     return static_cast<double>(EncodedLosslessSize(0, kPieceCount)) /
            static_cast<double>(kPieceCount * sizeof(float));
@@ -166,6 +219,7 @@ class GpuCodecMeasurement {
     codec_.Wait();
     return static_cast<double>(std::max<TimeNs>(MonotonicNow() - begin, 1)) / kSecond;
   }
+  static double Bounded(double each) { return std::min(each, kCodecSecondsPerByteMax * 0.999); }
   static Result<double> Each(const Result<double>& seconds, std::uint64_t pieces) {
     if (!seconds) return seconds;
     return *seconds / static_cast<double>(pieces * kPieceCount * sizeof(float));
@@ -182,7 +236,7 @@ Result<std::vector<CodecCost>> MeasureGpuCodecs(const Gpus& gpus, DeviceCodec& c
   Result<PinnedMemory> pinned = PinnedMemory::Allocate(gpus, GpuCodecMeasurement::kPinnedSize);
   if (!pinned) return pinned.error();
   Result<DeviceArena> values =
-      DeviceArena::Allocate(gpus.driver(), kDevice, kElements * sizeof(float));
+      DeviceArena::Allocate(gpus.driver(), kDevice, GpuCodecMeasurement::kValuesSize);
   if (!values) return values.error();
   GpuCodecMeasurement measurement(codec, std::move(*pinned), std::move(*values));
   if (Status prepared = measurement.Prepare(); !prepared) return prepared.error();

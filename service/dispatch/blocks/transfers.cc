@@ -5,6 +5,7 @@
 
 #include "ipc/base/check.h"
 #include "ipc/base/halves.h"
+#include "ipc/base/matrix.h"
 #include "service/dispatch/blocks/cut.h"
 #include "transport/codec/seed.h"
 #include "transport/runs.h"
@@ -226,6 +227,19 @@ std::uint64_t PlaceOf(const Job& job, const Operation& operation, const BlockPar
   return walk.stretch().offset / sizeof(float) + 1;
 }
 
+// A GPU has the matrix at `values`. Its factors have memory that goes back with the block, so what
+// helps the next sum is kept where it is for the host.
+void UseFactorsOf(const Block& block, std::byte* values, transport::Transfer& transfer) {
+  HR_CHECK(transfer.factors != nullptr && transfer.count == block.range.count, transfer.count);
+  if (transfer.right_factor == nullptr) {
+    const std::uint64_t left_count = transfer.rows * transfer.codec.parameter;
+    transfer.right_factor = transfer.factors + left_count * sizeof(float);
+  }
+  transfer.factors = block.factors;
+  transfer.factors_on_gpus = block.factors_on_gpus;
+  transfer.factors_of_gpu = values + transfer.count * sizeof(float);
+}
+
 void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
                       const BlockPart& part, transport::Transfer& transfer) {
   transfer.group = job.id().value;
@@ -266,6 +280,8 @@ void FillBetweenNodes(Job& job, const Operation& operation, const Block& block,
       transfer.rows = matrix.rows;
       transfer.factors = job.factors.Find(matrix.tensors.front(), transfer.codec);
       transfer.right_factor = job.residuals.RightFactorOf(matrix.tensors.front(), transfer.codec);
+      if (block.factors != nullptr)
+        UseFactorsOf(block, transfer.members[job.nodes()->self], transfer);
     }
     transfer.seed = SeedOf(job, operation, block, part);
     transfer.place = PlaceOf(job, operation, part);
@@ -353,6 +369,10 @@ std::size_t ScratchPlace(std::int8_t gpu) { return static_cast<std::size_t>(gpu 
 static_assert(transport::kHost == -1);
 
 void ReturnGpuScratch(Job& job, Block& block) {
+  if (block.factors != nullptr) {
+    job.ScratchOf(block)[ScratchPlace(transport::kHost)].Free(block.factors_on_gpus);
+    block.factors = block.factors_on_gpus = nullptr;
+  }
   for (std::size_t part = 0; part < kRailsMax; ++part) {
     std::byte* const place = std::exchange(block.scratch_on_gpus[part], nullptr);
     if (place == nullptr) continue;
@@ -375,6 +395,14 @@ std::int8_t GpuToCode(Job& job, const Operation& operation, const Block& block) 
   return gpu < static_cast<std::int8_t>(kRailsMax) ? gpu : transport::kHost;
 }
 
+// The elements that the GPU which encodes a matrix needs behind it for its factors, and as many of
+// the host's memory that it reaches, through which these cross; 0: none.
+std::uint64_t FactorsOnGpuCount(const Job& job, const Operation& operation, const Block& block) {
+  const Codec codec = job.CodecOf(operation);
+  if (codec.kind != Codec::kPowerSgd || block.scratch_gpu == transport::kHost) return 0;
+  return FactorMemoryCount(codec, operation.wire().rows, block.range.count);
+}
+
 bool AllocateGpuScratch(Job& job, const Operation& operation, Block& block) {
   Job::GpuScratch& scratch = job.ScratchOf(block);
   const std::size_t element_size = SizeOf(operation.spec.dtype);
@@ -382,11 +410,22 @@ bool AllocateGpuScratch(Job& job, const Operation& operation, Block& block) {
   if (!block.from_gpus) {
     block.scratch_gpu = GpuToCode(job, operation, block);
     // Where the GPU had no memory to give, what was made is the host's, which encodes then.
+    const std::uint64_t factors_count = FactorsOnGpuCount(job, operation, block);
     const Scratch::Place place = scratch[ScratchPlace(block.scratch_gpu)].Allocate(
-        block.range.count * element_size, job.nodes()->block_bytes);
+        (block.range.count + factors_count) * element_size, job.nodes()->block_bytes);
     block.scratch = place.on_host;
     block.scratch_on_gpus[0] = place.on_gpus;
-    return place.on_gpus != nullptr;
+    bool complete = place.on_gpus != nullptr;
+    if (factors_count > 0 && place.on_host == nullptr) {
+      // Factors are few: they need no place of a block's size.
+      const Scratch::Place pinned =
+          scratch[ScratchPlace(transport::kHost)].Allocate(factors_count * element_size, 0);
+      block.factors = pinned.on_host;
+      block.factors_on_gpus = pinned.on_gpus;
+      complete = complete && pinned.on_gpus != nullptr;
+    }
+    if (!complete) ReturnGpuScratch(job, block);
+    return complete;
   }
   std::array<Range, kRailsMax> shares;
   const std::uint32_t lanes_count = SharesOf(job, operation, block, shares);

@@ -98,6 +98,10 @@ struct Block {
   // Whose memory the one scratch was asked of; kHost: the host's.
   std::int8_t scratch_gpu = transport::kHost;
   std::array<std::byte*, kRailsMax> scratch_on_gpus{};
+  // Pinned memory of the host for the factors of a matrix that a GPU encodes, and where GPUs find
+  // it.
+  std::byte* factors = nullptr;
+  std::byte* factors_on_gpus = nullptr;
   std::array<BlockPart, kRailsMax> parts;
 
   // The block's name on every node and its place in the job's order.

@@ -129,7 +129,7 @@ class GpuCodecs : public GpuTest {
     return coded_on;
   }
 
-  Codec::Kind without_ = Codec::kPowerSgd;
+  Codec::Kind without_ = Codec::kNone;
   std::vector<std::unique_ptr<NodesOfGpus>> worlds_;
 };
 
@@ -330,22 +330,30 @@ class GpuCodedGradients : public GpuCodecs {
  protected:
   static constexpr std::size_t kSegmentSize = std::size_t{1} << 17;
 
-  // Ranks keep residuals in a segment of the host's of their own, or the service does.
   void Begin(NodesOfGpus& world, const Ranks& ranks, Codec codec, bool in_ranks) {
-    const auto layout = PackedLayout({kLongCount, kShortCount, kLongCount});
+    Begin(world, ranks, CodedPlan(codec), in_ranks);
+  }
+  // Ranks keep residuals in a segment of the host's of their own, or the service does. Where long
+  // gradients have rows they keep right factors, too.
+  void Begin(NodesOfGpus& world, const Ranks& ranks, const std::shared_ptr<const plan::Plan>& plan,
+             bool in_ranks, std::uint64_t rows = 0, std::uint32_t factors_rank = 0) {
+    service::Layout packed = *PackedLayout({kLongCount, kShortCount, kLongCount});
+    packed.tensors[0].rows = packed.tensors[2].rows = rows;
+    const auto layout = std::make_shared<const service::Layout>(std::move(packed));
     for (std::size_t node = 0; node < ranks.size(); ++node) {
       for (const std::uint32_t rank : ranks[node]) {
         ClientEnd& client = *world.clients[rank];
         service::ResidualsPlace place;
         if (in_ranks) {
           place = {.segment = world.cluster.node(node).AddSegment(client, kSegmentSize),
-                   .offset = kResidualsAt};
+                   .offset = kResidualsAt,
+                   .factors_rank = factors_rank};
         }
         HandIn(world.cluster.node(node), client, layout, place);
       }
     }
     world.Form(ranks, kCodedBlockBytes);
-    AdoptOn(world, CodedPlan(codec), 1);
+    AdoptOn(world, plan, 1);
   }
   static void AdoptOn(NodesOfGpus& world, const std::shared_ptr<const plan::Plan>& plan,
                       std::uint64_t from) {
@@ -508,6 +516,73 @@ TEST_F(GpuCodedGradients, ReportWhatCodecsCostOnGpus) {
     ASSERT_NE(cost, seen.back()->codecs.end());
     EXPECT_EQ(cost->encode_s_per_byte, on_gpus ? 1e-11 : 1e-9);
   }
+}
+
+// The long gradients as matrices, each of which is a transfer of its own.
+constexpr std::uint64_t kRows = 60;
+constexpr Codec kOfRankThree(Codec::kPowerSgd, 3);
+
+std::shared_ptr<const plan::Plan> MatrixPlan(Codec codec, std::uint32_t version = 1) {
+  plan::Plan plan =
+      *PlanOf({{{1, 0, kShortCount}}, {{0, 0, kLongCount}, {2, 0, kLongCount}}}, version);
+  if (codec != Codec::kNone) plan.codecs = {{codec, 0, 3}};
+  return std::make_shared<const plan::Plan>(std::move(plan));
+}
+
+using GpuMatrices = GpuCodedGradients;
+
+// Also where other codecs, other ranks and exact sums come in between.
+TEST_F(GpuMatrices, CrossAsFactorsToTheBitsOfTheHost) {
+  const Ranks ranks{{0, 1}, {2}};
+  const Codec codecs[] = {kOfRankThree,          {Codec::kPowerSgd, 1}, kOfRankThree, Codec::kInt8,
+                          {Codec::kPowerSgd, 3}, Codec::kNone,          kOfRankThree};
+  for (const bool in_ranks : {true, false}) {
+    NodesOfGpus& hosts = OnHosts(ranks, {.segment_size = kSegmentSize});
+    NodesOfGpus& mixed = OnGpus(ranks, 1, {.segment_size = kSegmentSize});
+    NodesOfGpus& gpus = OnGpus(ranks, 2, {.segment_size = kSegmentSize, .rails = 2});
+    NodesOfGpus& hosts_by_two = OnHosts(ranks, {.segment_size = kSegmentSize, .rails = 2});
+    for (const auto& world : worlds_) {
+      Begin(*world, ranks, MatrixPlan(codecs[0]), in_ranks, kRows, 3);
+    }
+    std::uint64_t iteration = 0;
+    for (std::uint32_t version = 1; version <= std::size(codecs); ++version) {
+      for (const auto& world : worlds_) {
+        if (version > 1) {
+          AdoptOn(*world, MatrixPlan(codecs[version - 1], version), iteration + 1);
+        }
+        for (std::uint64_t i = 1; i <= 2; ++i) Iterate(*world, iteration + i);
+      }
+      iteration += 2;
+      for (const auto& [one, other] :
+           {std::pair(&mixed, &hosts), std::pair(&gpus, &hosts_by_two)}) {
+        ExpectSameMemory(*one, *other, std::to_string(version));
+        for (const std::uint32_t first : {0U, 2U}) {
+          if (!in_ranks) continue;
+          EXPECT_EQ(ResidualsOf(*one, first), ResidualsOf(*other, first)) << version;
+        }
+      }
+    }
+    EXPECT_GT(JobRow(gpus, 1).encoded_bytes, 0U);
+    EXPECT_EQ(JobRow(gpus, 1).encoded_gpu_bytes, JobRow(gpus, 1).encoded_bytes);
+    EXPECT_GT(JobRow(mixed, 0).encoded_gpu_bytes, 0U);
+    EXPECT_EQ(JobRow(mixed, 1).encoded_gpu_bytes, 0U);
+    worlds_.clear();
+  }
+}
+
+// Then no memory is pinned for factors either.
+TEST_F(GpuMatrices, AreLeftToTheHostWhereAGpuHasNoMemoryForThem) {
+  const Ranks ranks{{0}, {1}};
+  NodesOfGpus& hosts = OnHosts(ranks, {.segment_size = kSegmentSize});
+  NodesOfGpus& gpus = OnGpus(ranks, 1, {.segment_size = kSegmentSize});
+  for (const auto& world : worlds_) {
+    Begin(*world, ranks, MatrixPlan(kOfRankThree), true, kRows, 3);
+    if (world.get() == &gpus) doubled_.fail("cuMemCreate", 1, transport::CuResult::kOutOfMemory);
+    for (std::uint64_t iteration = 1; iteration <= 3; ++iteration) Iterate(*world, iteration);
+  }
+  ExpectSameMemory(gpus, hosts, "without memory of the GPU");
+  EXPECT_GT(JobRow(gpus, 0).encoded_bytes, 0U);
+  EXPECT_EQ(JobRow(gpus, 0).encoded_gpu_bytes, 0U);
 }
 
 }  // namespace

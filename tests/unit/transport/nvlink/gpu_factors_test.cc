@@ -1,17 +1,22 @@
 // Matrices that cross as two factors and are a GPU's, on a double of CUDA's driver: the bits of the
-// host, step by step.
+// host, step by step, and in sums of nodes of both kinds.
 #include <gtest/gtest.h>
 
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "ipc/base/matrix.h"
+#include "tests/unit/transport/exchange_fleet.h"
 #include "tests/unit/transport/nvlink/lane_of_gpus.h"
 #include "transport/codec/low_rank.h"
+#include "transport/memory/pinned_memory.h"
 #include "transport/nvlink/gpu_codec.h"
 
 namespace headrace::transport {
@@ -201,6 +206,266 @@ TEST_F(GpuFactorsTest, HaveOneNaNAsTheHostDoes) {
   ASSERT_NO_FATAL_FAILURE(Finish(codec_->WriteProduct(1, matrix, 2, true)));
   EXPECT_EQ(MatrixBits(matrix.rows.values, count), MatrixBits(values));
   EXPECT_EQ(MatrixBits(matrix.rows.residual, count), MatrixBits(residual));
+}
+
+struct MatrixCase {
+  Shape shape{100, 60, 4};
+  std::uint32_t nodes = 2;
+  Algorithm algorithm = Algorithm::kAuto;
+  std::uint32_t servers = 0;
+  std::uint32_t on_gpu = 0;  // nodes from the first on; the others are the host's
+  bool has_residual = true;
+  int infinite_in = 0;  // an iteration with a value that is not finite
+
+  Codec codec() const { return {Codec::kPowerSgd, static_cast<std::uint8_t>(shape.rank)}; }
+  std::uint64_t count() const { return shape.rows * shape.columns; }
+  std::uint64_t factors_count() const { return FactorMemoryCount(codec(), shape.rows, count()); }
+  std::uint64_t right_count() const { return shape.rank * shape.columns; }
+  std::string Text() const {
+    return shape.Text() + " nodes " + std::to_string(nodes) + " algorithm " +
+           std::to_string(static_cast<int>(algorithm)) + " servers " + std::to_string(servers) +
+           " on GPUs " + std::to_string(on_gpu);
+  }
+};
+
+// By node: what sums have left it.
+struct MatrixOutcome {
+  std::vector<Bits> results;
+  std::vector<Bits> residuals;
+  std::vector<Bits> right_factors;
+  CodecUse use;
+};
+
+// What a node has: all of it for the whole test, so that a lane may end at any time.
+struct NodeMatrix {
+  std::byte* values = nullptr;  // and behind them factors
+  std::byte* residual = nullptr;
+  std::byte* factors = nullptr;
+  Floats right_factor;
+};
+
+class GpuFactorExchange : public LaneOfGpus {
+ protected:
+  void SetUp() override {
+    Start(2);
+    for (int node = 0; node < 3 && !HasFatalFailure(); ++node) {
+      auto codec = GpuCodec::Open(*gpus_, 2);
+      ASSERT_TRUE(codec.ok()) << codec.error().text();
+      codecs_.push_back(std::move(*codec));
+    }
+  }
+  void TearDown() override {
+    codecs_.clear();
+    LaneOfGpus::TearDown();
+  }
+
+  FleetOptions OptionsOf(const MatrixCase& test) {
+    return {.data_count = test.nodes,
+            .servers_count = test.servers,
+            .algorithm = test.algorithm,
+            .device_codecs = codecs_,
+            .pin = [this](std::span<std::byte> memory) -> Result<std::byte*> {
+              auto pinned = PinnedRange::Pin(*gpus_, memory);
+              if (!pinned) return pinned.error();
+              std::byte* const on_gpus = pinned->on_gpus();
+              pins_.emplace(memory.data(), std::move(*pinned));
+              return on_gpus;
+            },
+            .unpin = [this](std::span<std::byte> memory) { pins_.erase(memory.data()); }};
+  }
+  void MakeMatrices(const MatrixCase& test) {
+    matrices_.clear();
+    for (std::uint32_t node = 0; node < test.nodes; ++node) {
+      const std::size_t factors_size = test.factors_count() * sizeof(float);
+      NodeMatrix matrix{.values = OnGpu(node % 2, Floats(test.count() + test.factors_count())),
+                        .residual = OnHost(test.count() * sizeof(float)),
+                        .factors = OnHost(factors_size),
+                        .right_factor = Floats(test.right_count())};
+      matrices_.push_back(std::move(matrix));
+    }
+  }
+  void Fill(const MatrixCase& test, int iteration, std::mt19937_64& random) {
+    std::normal_distribution<float> normal;
+    for (const NodeMatrix& matrix : matrices_) {
+      Floats values(test.count());
+      for (float& value : values) value = normal(random);
+      if (iteration == test.infinite_in) values[7] = std::numeric_limits<float>::infinity();
+      std::memcpy(matrix.values, values.data(), values.size() * sizeof(float));
+      // Whatever was there before.
+      std::memset(matrix.factors, 0x7F, test.factors_count() * sizeof(float));
+    }
+  }
+  Transfer TransferOf(const MatrixCase& test, std::uint32_t node, std::uint64_t position) {
+    NodeMatrix& matrix = matrices_[node];
+    Transfer transfer{.token = position,
+                      .kind = Collective::kAllReduce,
+                      .dtype = DType::kFloat32,
+                      .reduction = Reduction::kAverage,
+                      .count = test.count(),
+                      .divisor = 2 * test.nodes,
+                      .position = position,
+                      .members_count = test.nodes,
+                      .codec = test.codec(),
+                      .residual = test.has_residual ? matrix.residual : nullptr,
+                      .rows = test.shape.rows,
+                      .factors = matrix.factors,
+                      .right_factor = reinterpret_cast<std::byte*>(matrix.right_factor.data()),
+                      .seed = position};
+    transfer.members[node] = matrix.values;
+    if (node < test.on_gpu) {
+      transfer.devices[node] = static_cast<std::int8_t>(node % 2);
+      transfer.residual_on_gpus = transfer.residual;
+      transfer.factors_on_gpus = matrix.factors;
+      transfer.factors_of_gpu = matrix.values + test.count() * sizeof(float);
+    }
+    return transfer;
+  }
+  MatrixOutcome SumsOf(const MatrixCase& test, int iterations) {
+    MatrixOutcome outcome;
+    MakeMatrices(test);
+    {
+      Fleet fleet(OptionsOf(test));
+      std::mt19937_64 random(7);
+      for (int iteration = 1; iteration <= iterations; ++iteration) {
+        Fill(test, iteration, random);
+        for (std::uint32_t node = 0; node < test.nodes; ++node) {
+          fleet.Post(node, TransferOf(test, node, static_cast<std::uint64_t>(iteration)));
+        }
+        fleet.RunToTheEnd();
+      }
+      for (std::uint32_t node = 0; node < test.nodes; ++node) {
+        EXPECT_EQ(fleet.completions(node).size(), static_cast<std::size_t>(iterations));
+        for (const Completion& completion : fleet.completions(node)) {
+          EXPECT_EQ(completion.code, Code::kOk) << test.Text() << ": " << completion.cause;
+          EXPECT_LT(completion.begin_ns, kNever);
+        }
+      }
+      outcome.use = fleet.completions(0).back().codec;
+    }
+    for (const NodeMatrix& matrix : matrices_) {
+      outcome.results.push_back(Read<std::uint32_t>(matrix.values, test.count()));
+      outcome.residuals.push_back(Read<std::uint32_t>(matrix.residual, test.count()));
+      outcome.right_factors.push_back(MatrixBits(matrix.right_factor));
+    }
+    FreeMemory();
+    return outcome;
+  }
+  void ExpectLikeOnTheHost(MatrixCase test, int iterations) {
+    const MatrixOutcome on_host = SumsOf(test, iterations);
+    // Some nodes on GPUs, and all of them.
+    for (const std::uint32_t on_gpu : {1U, test.nodes}) {
+      test.on_gpu = on_gpu;
+      const MatrixOutcome on_gpus = SumsOf(test, iterations);
+      ASSERT_EQ(on_gpus.results, on_host.results) << test.Text();
+      ASSERT_EQ(on_gpus.residuals, on_host.residuals) << test.Text();
+      ASSERT_EQ(on_gpus.right_factors, on_host.right_factors) << test.Text();
+      for (const Bits& result : on_gpus.results) ASSERT_EQ(result, on_gpus.results[0]);
+      EXPECT_EQ(on_gpus.use.sent_bytes, on_host.use.sent_bytes) << test.Text();
+      EXPECT_EQ(on_gpus.use.plain_bytes, on_host.use.plain_bytes) << test.Text();
+      EXPECT_EQ(on_gpus.use.not_finite_blocks, on_host.use.not_finite_blocks) << test.Text();
+    }
+  }
+
+  std::vector<std::shared_ptr<DeviceCodec>> codecs_;
+  std::map<std::byte*, PinnedRange> pins_;  // staging
+  std::vector<NodeMatrix> matrices_;
+};
+
+TEST_F(GpuFactorExchange, GivesTheBitsOfTheHostAmongNodes) {
+  for (const std::uint32_t nodes : {2U, 3U}) {
+    for (const Algorithm algorithm : {Algorithm::kDirectExchange, Algorithm::kDirectScatter}) {
+      for (const Shape& shape : {Shape{100, 60, 4}, Shape{77, 131, 1}, Shape{300, 301, 7},
+                                 Shape{9, 3001, 2}, Shape{601, 200, 32}}) {
+        ASSERT_NO_FATAL_FAILURE(
+            ExpectLikeOnTheHost({.shape = shape, .nodes = nodes, .algorithm = algorithm}, 3));
+      }
+    }
+  }
+}
+
+TEST_F(GpuFactorExchange, GivesTheBitsOfTheHostOverServers) {
+  ExpectLikeOnTheHost({.shape = {300, 301, 7}, .servers = 2}, 3);
+}
+
+TEST_F(GpuFactorExchange, GivesTheBitsOfTheHostWithoutResiduals) {
+  ExpectLikeOnTheHost({.nodes = 3, .has_residual = false}, 2);
+}
+
+TEST_F(GpuFactorExchange, LeavesNothingOfWhatIsNotFinite) {
+  for (const int infinite_in : {2, 3}) {
+    ExpectLikeOnTheHost({.nodes = 3, .infinite_in = infinite_in}, 3);
+  }
+}
+
+TEST_F(GpuFactorExchange, ReportsWhatItCameTo) {
+  const CodecUse use = SumsOf({.nodes = 3, .on_gpu = 3}, 2).use;
+  EXPECT_GT(use.encode_ns, 0);
+  EXPECT_GT(use.decode_ns, 0);
+  EXPECT_GT(use.residual_squares, 0);
+  EXPECT_GT(use.sum_squares, use.residual_squares);
+}
+
+// In each of the steps, of kernels and of copies.
+TEST_F(GpuFactorExchange, EndsTheGroupWithTheNameOfAGpuThatFails) {
+  const MatrixCase test{.on_gpu = 1};
+  for (const auto& [call, calls_count] :
+       {std::pair("cuLaunchKernel", 4U), std::pair("cuMemcpyAsync", 5U)}) {
+    for (std::uint64_t nth = 1; nth <= calls_count; ++nth) {
+      MakeMatrices(test);
+      {
+        Fleet fleet(OptionsOf(test));
+        std::mt19937_64 random(7);
+        Fill(test, 1, random);
+        doubled_.fail(call, nth, CuResult::kOutOfMemory);
+        for (std::uint32_t node = 0; node < 2; ++node) fleet.Post(node, TransferOf(test, node, 1));
+        while (fleet.completions(0).empty() && fleet.Step()) {
+        }
+        ASSERT_EQ(fleet.completions(0).size(), 1U) << call << " " << nth;
+        EXPECT_EQ(fleet.completions(0)[0].code, Code::kExhausted) << call << " " << nth;
+        EXPECT_NE(fleet.completions(0)[0].cause.find("GPU 0: "), std::string::npos)
+            << fleet.completions(0)[0].cause;
+      }
+      FreeMemory();
+    }
+  }
+}
+
+// Whatever a GPU is at work on then.
+TEST_F(GpuFactorExchange, LeavesMemoryAloneOnceTheLaneIsGone) {
+  const MatrixCase test{.shape = {300, 301, 7}, .on_gpu = 2};
+  for (int steps = 0; steps < 60; steps += 3) {
+    MakeMatrices(test);
+    {
+      Fleet fleet(OptionsOf(test));
+      std::mt19937_64 random(7);
+      Fill(test, 1, random);
+      for (std::uint32_t node = 0; node < 2; ++node) fleet.Post(node, TransferOf(test, node, 1));
+      for (int step = 0; step < steps; ++step) fleet.Step();
+    }
+    FreeMemory();
+  }
+}
+
+// Nor does a group end before its GPUs have.
+TEST_F(GpuFactorExchange, EndsWithItsGroupOnceItsGpuIsDone) {
+  const MatrixCase test{.shape = {300, 301, 7}, .on_gpu = 2};
+  int cancelled_count = 0;
+  for (int steps = 0; steps < 30; ++steps) {
+    MakeMatrices(test);
+    {
+      Fleet fleet(OptionsOf(test));
+      std::mt19937_64 random(7);
+      Fill(test, 1, random);
+      for (std::uint32_t node = 0; node < 2; ++node) fleet.Post(node, TransferOf(test, node, 1));
+      for (int step = 0; step < steps; ++step) fleet.Step();
+      fleet.node(0).CloseGroup(1, "the job is over");
+      fleet.RunToTheEnd();
+      ASSERT_EQ(fleet.completions(0).size(), 1U) << steps;
+      cancelled_count += fleet.completions(0)[0].code == Code::kCancelled ? 1 : 0;
+    }
+    FreeMemory();
+  }
+  EXPECT_GT(cancelled_count, 5);
 }
 
 }  // namespace
