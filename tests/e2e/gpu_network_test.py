@@ -237,18 +237,20 @@ class TwoNodes(unittest.TestCase):
                 by_gpus = compression["gpu_bytes"]
                 self.assertEqual(by_gpus > 0, value == "on", f"{by_gpus} bytes by GPUs, which are {value}")
                 places = self.processors(self.services[index], "coded")
-                self.assertEqual("GPU 0" in places, value == "on", places)
+                for codec in ("int8", "powersgd:3"):
+                    self.assertEqual((codec, "GPU 0") in places, value == "on", places)
             ranks.__exit__()
         self.assertEqual(found["on", "on"], found["off", "off"])
         self.assertEqual(found["on", "off"], found["off", "off"])
 
-    def processors(self, service: Service, job: str) -> set[str]:
-        """Those that have encoded blocks of the job."""
+    def processors(self, service: Service, job: str) -> set[tuple[str, str]]:
+        """Those that have encoded blocks of the job, each in a codec."""
         with tempfile.NamedTemporaryFile() as file:
             code, said = service.ctl("trace", job, "-o", file.name)
             self.assertEqual(code, 0, said)
             events = json.load(file)["traceEvents"]
-        return {event["args"]["coded_on"] for event in events if "coded_on" in event.get("args", {})}
+        found = [event["args"] for event in events if "coded_on" in event.get("args", {})]
+        return {(args["codec"], args["coded_on"]) for args in found}
 
     def sums_of(self, ranks: Ranks) -> list[Any]:
         """Digests of what a job's iterations and operations in codecs have left each rank."""
@@ -256,7 +258,11 @@ class TwoNodes(unittest.TestCase):
             device = member.rank % 2
             # Plans that follow what was measured cut elsewhere in each run, and what is cut has scales of its own.
             member.send(
-                "gradients", counts=[6000, 300, 9000], policy="wfbp", device=device, compress={"*": "int8"}
+                "gradients",
+                counts=[[60, 100], 300, 9000],
+                policy="wfbp",
+                device=device,
+                compress={"*": "int8", "g0": "powersgd:3"},
             )
         for member in ranks.members:
             member.receive()

@@ -175,13 +175,14 @@ class Agent:
 
     def gradients(
         self,
-        counts: list[int],
+        counts: list[int | list[int]],
         policy: str | None = None,
         device: int | None = None,
         compress: dict[str, str] | None = None,
     ) -> None:
-        """Hands in a layout of float32 gradients of so many elements each."""
-        specs = [((count,), "float32", f"g{i}") for i, count in enumerate(counts)]
+        """Hands in a layout of float32 gradients of so many elements each, or of such a shape."""
+        shapes = [tuple(count) if isinstance(count, list) else (count,) for count in counts]
+        specs = [(shape, "float32", f"g{i}") for i, shape in enumerate(shapes)]
         self.layout = self.session.layout(specs, "sum", policy, device=device, compress=compress)
 
     def apply(self, iterations: int, seed: int) -> dict[str, list[float]]:
