@@ -187,6 +187,25 @@ Status CheckRoom(const std::map<std::uint32_t, AskedQuestion>& questions,
                            key.second, kAskedServicesPerUserMax));
 }
 
+std::optional<std::string> AskedBesides(const std::map<std::uint32_t, AskedQuestion>& questions,
+                                        const AskQuorum& message) {
+  const JobDirectory::JobKey key{message.job, message.uid};
+  for (const auto& [number, question] : questions) {
+    const bool same_job = question.key == key;
+    const bool applies = message.role != MemberRole::kMember;
+    for (const auto& [member, asker] : question.askers) {
+      if (asker.client != message.client) continue;
+      if (same_job && !applies && member == message.member) continue;
+      return fmt::format("member {} of job {}", member, question.key.first);
+    }
+    for (const auto& [number_of, applicant] : question.applicants) {
+      if (applicant.client != message.client || (same_job && applies)) continue;
+      return fmt::format("a place in job {}", question.key.first);
+    }
+  }
+  return {};
+}
+
 std::string DescribeWaits(const AskedQuestion& question) {
   if (question.left_out == 0) return question.waits;
   return fmt::format(

@@ -68,6 +68,9 @@ std::vector<QuorumPlace> PlacesWithinLimit(AskedQuestion& question,
 Status CheckRoom(const std::map<std::uint32_t, AskedQuestion>& questions,
                  const JobDirectory::JobKey& key, const std::string& rendezvous,
                  const JobPlaces* known, const FollowerOptions& options);
+// Another question or member for which this connection asks already. A connection may ask for one.
+std::optional<std::string> AskedBesides(const std::map<std::uint32_t, AskedQuestion>& questions,
+                                        const AskQuorum& message);
 // What those who ask wait for.
 std::string DescribeWaits(const AskedQuestion& question);
 // The error for a member that a decision has excluded.

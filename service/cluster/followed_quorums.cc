@@ -222,7 +222,7 @@ void FollowedQuorums::Handle(const AskQuorum& message) {
     answers_.erase(kept);
     return;
   }
-  if (const std::optional<std::string> other = AskedBesides(message); other) {
+  if (const auto other = AskedBesides(questions_, message); other) {
     jobs_.Add(QuorumAnswered{
         .token = message.token,
         .quorum = Error(Code::kAlreadyExists,
@@ -277,25 +277,6 @@ void FollowedQuorums::NotePlaces(const AskQuorum& message) {
   jobs_.directory().OnReported(
       {message.job, message.uid},
       {.membership = message.membership, .epoch = message.epoch, .places = message.places});
-}
-
-// Another question or member for which this connection asks already. A connection may ask for one.
-std::optional<std::string> FollowedQuorums::AskedBesides(const AskQuorum& message) const {
-  const JobKey key{message.job, message.uid};
-  for (const auto& [number, question] : questions_) {
-    const bool same_job = question.key == key;
-    const bool applies = message.role != MemberRole::kMember;
-    for (const auto& [member, asker] : question.askers) {
-      if (asker.client != message.client) continue;
-      if (same_job && !applies && member == message.member) continue;
-      return fmt::format("member {} of job {}", member, question.key.first);
-    }
-    for (const auto& [number_of, applicant] : question.applicants) {
-      if (applicant.client != message.client || (same_job && applies)) continue;
-      return fmt::format("a place in job {}", question.key.first);
-    }
-  }
-  return {};
 }
 
 void FollowedQuorums::RefuseLeftOut(Question& question) {

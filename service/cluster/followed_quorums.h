@@ -109,7 +109,6 @@ class FollowedQuorums {
   // Reports the question again if its meeting place has changed.
   void CheckMeeting(std::uint32_t number, Question& question);
   void Leave(Questions::iterator question);
-  std::optional<std::string> AskedBesides(const AskQuorum& message) const;
   void Report(std::uint32_t number, Question& question);
   // Sends the place what this node knows of the job's places.
   void Inform(const Question& question, QuorumPlace& place);

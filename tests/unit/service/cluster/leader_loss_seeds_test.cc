@@ -11,10 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cinttypes>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <optional>
 #include <random>
@@ -23,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/unit/service/cluster/seeds.h"
 #include "tests/unit/service/cluster/services.h"
 
 namespace headrace::support::leader_loss {
@@ -584,29 +582,15 @@ std::uint64_t RunSeeds(std::uint64_t first, std::uint64_t count) {
   return moved;
 }
 
-std::uint64_t ReadNumber(const char* name, std::uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
-}
-
-// HEADRACE_SIM_SEED runs that seed only, HEADRACE_SIM_SEEDS so many of each kind.
 TEST(LeaderLossSeeds, KeepEveryPromise) {
-  if (const std::uint64_t one = ReadNumber("HEADRACE_SIM_SEED", 0); one != 0) {
-    return static_cast<void>(RunSeeds(one, 1));
-  }
-  const std::uint64_t count = ReadNumber("HEADRACE_SIM_SEEDS", kSeeds);
-  const std::uint64_t count_new = ReadNumber("HEADRACE_SIM_SEEDS", kNewSeeds);
-  const std::uint64_t moved = RunSeeds(1, count);
+  const Seeds seeds = ReadSeeds(kSeeds, kNewSeeds);
+  PrintSeeds("leader loss", seeds);
+  const std::uint64_t moved = RunSeeds(seeds.first, seeds.count);
   if (HasFailure()) return;
-  EXPECT_GT(moved, count / 20) << "or nothing is tried here";
-  std::random_device random;
-  // Beyond all fixed ones, and short enough to be typed.
-  const std::uint64_t first_new = 1'000'000'000 + std::uint64_t{random()};
-  std::printf("leader loss: %" PRIu64 " seeds from 1, and %" PRIu64 " new ones from %" PRIu64
-              "; the job moved in %" PRIu64 " of the first\n",
-              count, count_new, first_new, moved);
-  std::fflush(stdout);
-  RunSeeds(first_new, count_new);
+  if (!seeds.is_one) {
+    EXPECT_GT(moved, seeds.count / 20) << "or nothing is tried here";
+  }
+  RunSeeds(seeds.first_new, seeds.count_new);
 }
 
 }  // namespace

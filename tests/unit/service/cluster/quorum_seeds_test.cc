@@ -11,10 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cinttypes>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <random>
 #include <set>
@@ -23,6 +20,7 @@
 #include <vector>
 
 #include "tests/unit/service/cluster/meeting.h"
+#include "tests/unit/service/cluster/seeds.h"
 
 namespace headrace::support {
 namespace {
@@ -370,26 +368,11 @@ void RunSeeds(std::uint64_t first, std::uint64_t count) {
   }
 }
 
-std::uint64_t ReadNumber(const char* name, std::uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
-}
-
-// HEADRACE_SIM_SEED runs that seed only, HEADRACE_SIM_SEEDS so many of each kind.
 TEST(QuorumSeeds, KeepEveryPromise) {
-  if (const std::uint64_t one = ReadNumber("HEADRACE_SIM_SEED", 0); one != 0) {
-    return RunSeeds(one, 1);
-  }
-  const std::uint64_t count = ReadNumber("HEADRACE_SIM_SEEDS", kSeeds);
-  RunSeeds(1, count);
-  if (HasFatalFailure()) return;
-  std::random_device random;
-  // Beyond all fixed ones, and short enough to be typed.
-  const std::uint64_t first_new = 1'000'000'000 + std::uint64_t{random()};
-  std::printf("quorums: %" PRIu64 " seeds from 1, and as many new ones from %" PRIu64 "\n", count,
-              first_new);
-  std::fflush(stdout);
-  RunSeeds(first_new, count);
+  const Seeds seeds = ReadSeeds(kSeeds, kSeeds);
+  PrintSeeds("quorums", seeds);
+  RunSeeds(seeds.first, seeds.count);
+  if (!HasFatalFailure()) RunSeeds(seeds.first_new, seeds.count_new);
 }
 
 }  // namespace

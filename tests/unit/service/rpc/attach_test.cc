@@ -152,7 +152,6 @@ TEST_F(AttachTest, RefusesAQuestionWhoIsLeftWithPlacesThatAreNone) {
   call.getHello().setProtocolVersion(schema::PROTOCOL_VERSION);
   auto request = call.getRequest();
   request.setJob("train");
-  request.setRendezvous("a:7733");
   request.getMembership().initMembers(1).set(0, 0);
   request.setAfterEpoch(1);
   request.setPlaces("a a:7733\nb\n");
