@@ -327,26 +327,40 @@ plan::PieceSizes SizesOf(const JobShape& shape, const CodecCost& cost) {
           .pieces_count = served ? 1.0 : static_cast<double>(transport::kPiecesPerOwner * owners)};
 }
 
-}  // namespace
-
-void AddCodecs(plan::Route& route, const JobShape& shape, std::span<const NodeSeen> seen,
-               std::span<const Codec> codecs) {
+plan::Stage& StageBetweenNodes(plan::Route& route, const JobShape& shape) {
   const auto stage = std::ranges::find_if(
       route.stages, [](const plan::Stage& each) { return !IsHalf(each.kind); });
   HR_CHECK(stage != route.stages.end() && shape.crosses_nodes(), shape.nodes.size());
+  return *stage;
+}
+
+}  // namespace
+
+void AddRuns(plan::Route& route, const JobShape& shape, const Layout& layout) {
+  if (shape.servers_count == 0) return;
+  std::vector<bool>& begins = StageBetweenNodes(route, shape).run_begins;
+  begins.assign(layout.tensors.size(), true);
+  for (std::size_t l = 1; l < begins.size(); ++l) {
+    begins[l] = layout.tensors[l - 1].End() != layout.tensors[l].offset;
+  }
+}
+
+void AddCodecs(plan::Route& route, const JobShape& shape, std::span<const NodeSeen> seen,
+               std::span<const Codec> codecs) {
+  plan::Stage& stage = StageBetweenNodes(route, shape);
   const auto nodes_count = static_cast<std::uint32_t>(shape.nodes.size());
   for (const Codec& codec : codecs) {
     const CodecCost cost =
         transport::WithServers(SlowestCost(seen, codec), nodes_count, shape.servers_count);
-    if (!IsCodecCost(cost) || stage->coded.size() == kCodecCostsMax) continue;
+    if (!IsCodecCost(cost) || stage.coded.size() == kCodecCostsMax) continue;
     plan::CodedLines coded{.cost = cost, .lines = {}};
     const plan::PieceSizes sizes = SizesOf(shape, cost);
-    for (const plan::Rail& rail : stage->rails) {
+    for (const plan::Rail& rail : stage.rails) {
       const plan::CostPiece& plain = rail.line.pieces.back();
       coded.lines.push_back(codec.kind == Codec::kPowerSgd ? plan::FactoredLine(plain, cost)
                                                            : plan::EncodedLine(plain, cost, sizes));
     }
-    stage->coded.push_back(std::move(coded));
+    stage.coded.push_back(std::move(coded));
   }
 }
 

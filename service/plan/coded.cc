@@ -19,6 +19,7 @@ struct CodecBytes {
   std::uint64_t bytes = 0;
   double factor_bytes = 0;  // of a matrix that crosses as factors
   std::size_t matrix = 0;   // its number among the matrices of the workload
+  TensorRange last{};       // of its ranges
 };
 
 std::size_t MatrixNumber(const Workload& work, std::uint32_t tensor) {
@@ -26,21 +27,48 @@ std::size_t MatrixNumber(const Workload& work, std::uint32_t tensor) {
   return before.size() - static_cast<std::size_t>(std::ranges::count(before, 0U));
 }
 
-// The ranges by codec, in the order in which codecs come first. Each matrix is one by itself.
-std::vector<CodecBytes> BytesByCodec(const Workload& work, std::span<const TensorRange> ranges) {
+// Whether there is nothing between two ranges in memory.
+bool AreNeighbours(const Stage& stage, const Workload& work, const TensorRange& before,
+                   const TensorRange& after) {
+  const std::uint64_t end = before.offset_bytes + before.bytes;
+  if (after.tensor == before.tensor) return after.offset_bytes == end;
+  return after.tensor == before.tensor + 1 && after.offset_bytes == 0 &&
+         end == work.bytes[before.tensor] && !stage.run_begins[after.tensor];
+}
+
+// The transfers of these ranges. Each matrix is one by itself.
+std::vector<CodecBytes> TransfersOf(const Stage& stage, const Workload& work,
+                                    std::span<const TensorRange> ranges) {
+  const bool by_runs = !stage.run_begins.empty();
+  HR_CHECK(!by_runs || stage.run_begins.size() == work.size(), stage.run_begins.size(),
+           work.size());
+  std::vector<TensorRange> in_memory;
+  if (by_runs) {
+    in_memory.assign(ranges.begin(), ranges.end());
+    std::ranges::sort(in_memory, [](const TensorRange& one, const TensorRange& other) {
+      return one.tensor != other.tensor ? one.tensor < other.tensor
+                                        : one.offset_bytes < other.offset_bytes;
+    });
+    ranges = in_memory;
+  }
   std::vector<CodecBytes> sums;
   for (const TensorRange& range : ranges) {
     const Codec codec = work.codecs[range.tensor];
-    const auto found = std::ranges::find(sums, codec, &CodecBytes::codec);
-    if (found == sums.end() || IsFactored(codec)) {
-      const double share = SentShare(work, range.tensor, codec);
-      sums.push_back({.codec = codec,
-                      .bytes = range.bytes,
-                      .factor_bytes = share * static_cast<double>(range.bytes),
-                      .matrix = IsFactored(codec) ? MatrixNumber(work, range.tensor) : 0});
-    } else {
+    // The last one of the codec: by runs, no other can end where the range begins.
+    const auto found = std::ranges::find(sums.rbegin(), sums.rend(), codec, &CodecBytes::codec);
+    const bool joins = found != sums.rend() && !IsFactored(codec) &&
+                       (!by_runs || AreNeighbours(stage, work, found->last, range));
+    if (joins) {
       found->bytes += range.bytes;
+      found->last = range;
+      continue;
     }
+    const double share = SentShare(work, range.tensor, codec);
+    sums.push_back({.codec = codec,
+                    .bytes = range.bytes,
+                    .factor_bytes = share * static_cast<double>(range.bytes),
+                    .matrix = IsFactored(codec) ? MatrixNumber(work, range.tensor) : 0,
+                    .last = range});
   }
   return sums;
 }
@@ -133,7 +161,7 @@ std::vector<double> RailSeconds(const Stage& stage, const Workload& work,
     add(stage, bytes);
     return seconds;
   }
-  for (const CodecBytes& transfer : BytesByCodec(work, ranges)) {
+  for (const CodecBytes& transfer : TransfersOf(stage, work, ranges)) {
     const bool encoded = transfer.bytes >= kEncodedBytesMin;
     const CodedLines* const coded = encoded ? FindCoded(stage, transfer.codec) : nullptr;
     if (coded != nullptr && IsFactored(transfer.codec)) {
@@ -157,7 +185,7 @@ double BlockSeconds(const Stage& stage, const Workload& work, Collective kind,
     return *std::ranges::max_element(seconds);
   }
   double seconds = 0;
-  for (const CodecBytes& transfer : BytesByCodec(work, ranges)) {
+  for (const CodecBytes& transfer : TransfersOf(stage, work, ranges)) {
     const CodedLines* const coded =
         transfer.bytes < kEncodedBytesMin ? nullptr : FindCoded(stage, transfer.codec);
     if (coded != nullptr && IsFactored(transfer.codec)) {

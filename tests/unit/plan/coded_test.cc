@@ -80,6 +80,35 @@ TEST(BlockSeconds, ABlockOfSeveralCodecsIsATransferForEach) {
                    StageCost(stage).Seconds(808'000));
 }
 
+// As over servers: what lies between two encoded gradients and crosses as it is cuts them apart.
+TEST(BlockSeconds, WhereTransfersHoldNeighboursOnlyEachRunIsOne) {
+  Route route = CodedRoute({0, 1e-4, 8e-9});
+  Stage& stage = route.stages[0];
+  Workload work =
+      MakeWorkload(ProfileOf({{100'000, 1, 1}, {2000, 1, 1}, {100'000, 1, 1}, {50'000, 1, 1}}));
+  work.codecs = {Codec::kInt8, Codec::kNone, Codec::kInt8, Codec::kInt8};
+  Draft draft;
+  draft.Open();
+  for (const std::uint32_t l : {2U, 3U, 0U, 1U}) draft.Append(l, 0, work.bytes[l]);
+  const auto seconds = [&] {
+    return BlockSeconds(stage, work, Collective::kAllReduce, draft.ranges, work.total_bytes());
+  };
+  const PiecewiseCost& int8 = stage.coded[0].lines[0];
+  const double bias_s = StageCost(stage).Seconds(8000);
+  EXPECT_DOUBLE_EQ(seconds(), int8.Seconds(1'000'000) + bias_s);
+  stage.run_begins = {true, false, false, false};
+  EXPECT_DOUBLE_EQ(seconds(), int8.Seconds(400'000) + int8.Seconds(600'000) + bias_s);
+  EXPECT_EQ(RailSeconds(stage, work, draft.ranges, work.total_bytes()),
+            std::vector<double>{seconds()});
+  stage.run_begins[3] = true;
+  EXPECT_DOUBLE_EQ(seconds(), 2 * int8.Seconds(400'000) + int8.Seconds(200'000) + bias_s);
+  // A transfer of its own where the plan leaves out what is between.
+  stage.run_begins[3] = false;
+  draft.ranges[1].offset_bytes = 40'000;
+  draft.ranges[1].bytes = 160'000;
+  EXPECT_DOUBLE_EQ(seconds(), 2 * int8.Seconds(400'000) + int8.Seconds(160'000) + bias_s);
+}
+
 constexpr CodecCost kFactors{.codec = Codec::kPowerSgd,
                              .share = 0.02,
                              .encode_s_per_byte = 3e-10,

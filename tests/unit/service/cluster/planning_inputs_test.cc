@@ -170,6 +170,21 @@ TEST(RouteOf, HasLinesThatPlansCanBeMadeForWhateverWasMeasured) {
   }
 }
 
+TEST(AddRuns, SaysWhereServersCannotGoOn) {
+  service::Layout layout;
+  layout.tensors = {{.name = "a", .offset = 0, .count = 100},
+                    {.name = "b", .offset = 400, .count = 100},
+                    {.name = "c", .offset = 832, .count = 10},  // behind a gap
+                    {.name = "d", .offset = 872, .count = 10}};
+  JobShape shape = Nodes(2);
+  plan::Route route = RouteOf(shape, {}, kBlockBytes);
+  AddRuns(route, shape, layout);
+  EXPECT_TRUE(route.stages[0].run_begins.empty()) << "nodes sum what lies anywhere";
+  shape.servers_count = 1;
+  AddRuns(route, shape, layout);
+  EXPECT_EQ(route.stages[0].run_begins, (std::vector<bool>{true, false, true, false}));
+}
+
 TEST(RouteOf, RailsShareEachBlock) {
   JobShape shape = Nodes(2);
   shape.agreed = {kAgreed, {.startup_s = 0, .s_per_byte = 0}};
