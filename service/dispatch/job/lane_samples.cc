@@ -44,15 +44,17 @@ void LaneSamples::AddBound(double bytes, double seconds) {
   if (quicker) quickest_ = {bytes, seconds};
 }
 
+transport::CostLine LaneSamples::Believed(const transport::CostLine& prior) const {
+  // Measured while others were at it, it may be far too slow.
+  const double prior_s = prior.Seconds(quickest_.bytes);
+  if (quickest_.bytes == 0 || !(prior_s > quickest_.seconds)) return prior;
+  const double share = quickest_.seconds / prior_s;
+  return {prior.startup_s * share, prior.s_per_byte * share};
+}
+
 transport::CostLine LaneSamples::Fit(const transport::CostLine& prior) const {
-  if (samples_.size() < kSamplesMin) {
-    // Measured while others were at it, it may be far too slow.
-    const double prior_s = prior.Seconds(quickest_.bytes);
-    if (quickest_.bytes == 0 || !(prior_s > quickest_.seconds)) return prior;
-    const double share = quickest_.seconds / prior_s;
-    return {prior.startup_s * share, prior.s_per_byte * share};
-  }
-  return transport::FitBlocks(WeightedSamples(), prior);
+  if (samples_.size() < kSamplesMin) return Believed(prior);
+  return transport::FitBlocks(WeightedSamples(), Believed(prior));
 }
 
 }  // namespace headrace::service

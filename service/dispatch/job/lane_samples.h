@@ -37,8 +37,9 @@ class LaneSamples {
   // One that took as long for other reasons than the wire, which may be quicker.
   void AddBound(double bytes, double seconds);
 
-  // The line of the samples (transport::FitBlocks). Where there are too few of them it is `prior`,
-  // but no slower than what was quickest.
+  // What is believed without samples, but no slower than what was quickest.
+  transport::CostLine Believed(const transport::CostLine& prior) const;
+  // The line of the samples (transport::FitBlocks); where there are too few of them, Believed.
   transport::CostLine Fit(const transport::CostLine& prior) const;
 
  private:

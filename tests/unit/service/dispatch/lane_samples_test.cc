@@ -76,6 +76,16 @@ TEST(LaneSamples, OfOneSizeTheStartupIsThatOfThePrior) {
   EXPECT_NEAR(line.Seconds(4e6), kTrue.Seconds(4e6), 0.01 * kTrue.Seconds(4e6));
 }
 
+// As seen where five jobs measured their links at the same time: 30 times too slow.
+TEST(LaneSamples, OfOneSizeAPriorThatWasFarTooSlowIsNoStartup) {
+  LaneSamples samples;
+  for (int i = 0; i < 20; ++i) samples.Add(kPlan, 2e6, kTrue.Seconds(2e6) * (1 + 0.01 * (i % 4)));
+  const transport::CostLine line = samples.Fit({2.6e-3, 2.4e-7});
+  EXPECT_LT(line.startup_s, 1e-3);
+  EXPECT_NEAR(line.Seconds(2e6), kTrue.Seconds(2e6), 0.04 * kTrue.Seconds(2e6));
+  EXPECT_NEAR(line.Seconds(8e6), kTrue.Seconds(8e6), 0.06 * kTrue.Seconds(8e6));
+}
+
 // It was measured while others were at it, say.
 TEST(LaneSamples, WithFewSamplesThePriorIsNoSlowerThanWhatWasSeen) {
   LaneSamples samples;
