@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "ipc/base/check.h"
 #include "service/plan/coded.h"
@@ -295,21 +296,34 @@ double TimesTheWork(const Codec& codec, const Codec& measured) {
                   static_cast<double>(codec.parameter) / static_cast<double>(measured.parameter));
 }
 
-// Kind none where a node has reported nothing.
-CodecCost SlowestCost(std::span<const NodeSeen> seen, const Codec& codec) {
-  CodecCost slowest{.codec = codec, .share = 0};
+// What a codec costs the node that comes last to a transfer, for whom it takes longest or, where
+// servers sum, as long as for all: there others also waited. Kind none where a node has reported
+// nothing.
+CodecCost CostOf(const JobShape& shape, std::span<const NodeSeen> seen, const Codec& codec) {
+  const bool served = shape.servers_count > 0 && codec.kind != Codec::kPowerSgd;
+  CodecCost of_all{.codec = codec, .share = 0};
+  double quickest_s = std::numeric_limits<double>::infinity();
   for (const NodeSeen& node : seen) {
     const CodecCost* const cost = FindCost(node, codec);
     if (cost == nullptr) return {};
+    of_all.share = std::max(of_all.share, cost->share);
     const double times = TimesTheWork(codec, cost->codec);
-    slowest.share = std::max(slowest.share, cost->share);
-    slowest.encode_s_per_byte =
-        std::max(slowest.encode_s_per_byte, times * cost->encode_s_per_byte);
-    slowest.decode_s_per_byte =
-        std::max(slowest.decode_s_per_byte, times * cost->decode_s_per_byte);
+    const double encode_s = times * cost->encode_s_per_byte;
+    const double decode_s = times * cost->decode_s_per_byte;
+    if (!served) {
+      of_all.encode_s_per_byte = std::max(of_all.encode_s_per_byte, encode_s);
+      of_all.decode_s_per_byte = std::max(of_all.decode_s_per_byte, decode_s);
+    } else if (encode_s + decode_s < quickest_s) {
+      quickest_s = encode_s + decode_s;
+      of_all.encode_s_per_byte = encode_s;
+      of_all.decode_s_per_byte = decode_s;
+    }
   }
-  if (HasBlocks(codec)) slowest.share = transport::EncodedShare(codec);
-  return slowest;
+  if (HasBlocks(codec)) {
+    of_all.share = transport::EncodedShare(codec) + (served ? transport::kServedTailShare : 0);
+  }
+  if (served) of_all.share = std::min(1.0, of_all.share + transport::kServedHeaderShare);
+  return of_all;
 }
 
 // How a transfer between the job's nodes is cut in that codec.
@@ -348,10 +362,8 @@ void AddRuns(plan::Route& route, const JobShape& shape, const Layout& layout) {
 void AddCodecs(plan::Route& route, const JobShape& shape, std::span<const NodeSeen> seen,
                std::span<const Codec> codecs) {
   plan::Stage& stage = StageBetweenNodes(route, shape);
-  const auto nodes_count = static_cast<std::uint32_t>(shape.nodes.size());
   for (const Codec& codec : codecs) {
-    const CodecCost cost =
-        transport::WithServers(SlowestCost(seen, codec), nodes_count, shape.servers_count);
+    const CodecCost cost = CostOf(shape, seen, codec);
     if (!IsCodecCost(cost) || stage.coded.size() == kCodecCostsMax) continue;
     plan::CodedLines coded{.cost = cost, .lines = {}};
     const plan::PieceSizes sizes = SizesOf(shape, cost);

@@ -79,8 +79,8 @@ plan::PiecewiseCost BlockCost(const transport::CostLine& line, const JobShape& s
 plan::Route RouteOf(const JobShape& shape, std::span<const NodeSeen> seen, double block_bytes);
 
 // Gives the stage between nodes the cost of each of those codecs that every node has reported: the
-// slowest node's, since all wait for it, and that of servers, which nobody measures: as if they
-// were as fast as that node.
+// slowest node's, since all wait for it. Where servers sum, nodes report how long all processors
+// took, and the node that waited least for others counts; headers count with the bytes.
 void AddCodecs(plan::Route& route, const JobShape& shape, std::span<const NodeSeen> seen,
                std::span<const Codec> codecs);
 

@@ -23,6 +23,10 @@ constexpr std::uint64_t kMeasuredRows = 256;
 constexpr std::uint64_t kMeasuredColumns = kMeasuredCount / kMeasuredRows;
 constexpr int kTimes = 3;
 
+// A processor sends or gets a small message in so long, with all that the exchange and the network
+// do for it.
+constexpr double kMessageSeconds = 8e-6;
+
 class CodecMeasurement {
  public:
   CodecMeasurement()
@@ -175,11 +179,15 @@ CodecCost WithServers(const CodecCost& of_transfer, std::uint32_t nodes_count,
                       std::uint32_t servers_count) {
   CodecCost cost = of_transfer;
   const Codec::Kind kind = cost.codec.kind;
-  if (servers_count == 0 || kind == Codec::kPowerSgd || kind == Codec::kRandomK) return cost;
-  const double served = (nodes_count * cost.decode_s_per_byte + cost.encode_s_per_byte) /
-                        static_cast<double>(servers_count);
+  if (servers_count == 0 || kind == Codec::kPowerSgd) return cost;
+  const double messages_s = kMessageSeconds / (kServedPieceCountMax * sizeof(float));
+  const double nodes = nodes_count;
+  const double sums =
+      kind == Codec::kRandomK ? 0 : nodes * cost.decode_s_per_byte + cost.encode_s_per_byte;
+  const double served = (sums + 2 * nodes * messages_s) / servers_count;
+  const double of_node = cost.encode_s_per_byte + cost.decode_s_per_byte + 2 * messages_s;
   cost.decode_s_per_byte =
-      std::clamp(served - cost.encode_s_per_byte, cost.decode_s_per_byte,
+      std::clamp(std::max(served, of_node) - cost.encode_s_per_byte, cost.decode_s_per_byte,
                  std::max(cost.decode_s_per_byte, kCodecSecondsPerByteMax * 0.999));
   return cost;
 }

@@ -7,6 +7,9 @@
 #include <vector>
 
 #include "ipc/base/codec_cost.h"
+#include "transport/exchange/message_tail.h"
+#include "transport/exchange/partition.h"
+#include "transport/exchange/wire.h"
 
 namespace headrace::transport {
 
@@ -23,9 +26,17 @@ CodecCost OfTransfer(const CodecCost& measured, std::uint32_t nodes_count,
 
 // Where servers sum: with their work, which goes on beside that of the nodes, as nodes' processors
 // do it. Each decodes what all nodes sent of its share, and encodes the sum once more; factors, and
-// what all nodes chose by the same chance, are summed as they are.
+// what all nodes chose by the same chance, are summed as they are. Each message of a piece costs
+// whoever sends or gets it.
 CodecCost WithServers(const CodecCost& of_transfer, std::uint32_t nodes_count,
                       std::uint32_t servers_count);
+
+// What goes with a piece where servers sum, and its share of the bytes that are not encoded: a
+// codec of few bytes has many messages for them. Tails mostly say of one run.
+inline constexpr double kServedHeaderShare =
+    static_cast<double>(sizeof(MessageHeader)) / (kServedPieceCountMax * sizeof(float));
+inline constexpr double kServedTailShare =
+    static_cast<double>(kTailSizeMin + kTailRunSize) / (kServedPieceCountMax * sizeof(float));
 
 // How many nodes own pieces of an encoded transfer without servers: among two that exchange, pieces
 // have no owner and are cut as if for one.

@@ -68,7 +68,8 @@ std::vector<CodecCost> CodecSamples::Costs(std::span<const CodecCost> measured,
   for (const CodecCost& each : measured) {
     if (costs.size() == kCodecCostsMax) break;
     if (std::ranges::find(costs, each.codec, &CodecCost::codec) != costs.end()) continue;
-    costs.push_back(transport::OfTransfer(each, nodes_count, servers_count));
+    costs.push_back(transport::WithServers(transport::OfTransfer(each, nodes_count, servers_count),
+                                           nodes_count, servers_count));
   }
   return costs;
 }

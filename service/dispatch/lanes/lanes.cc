@@ -6,6 +6,7 @@
 
 #include "ipc/base/check.h"
 #include "ipc/base/halves.h"
+#include "service/dispatch/job/encoded_sample.h"
 #include "transport/codec/codec.h"
 #include "transport/probe/codec_probe.h"
 #include "transport/probe/probe.h"
@@ -130,8 +131,8 @@ void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, co
 }
 
 // A job's line is of the wire alone: an encoded transfer counts with the bytes that crossed,
-// without the time in which its first and last piece were on the processor. Where the processor was
-// the slower of the two, it only says that the wire is no slower.
+// without the time in which its first and last piece were on the processor. Where the processor, of
+// this node or of a server, was the slower of the two, it only says that the wire is no slower.
 void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& part,
                       const transport::CodecUse& use, double bytes, double seconds) const {
   LaneSamples& samples = job.measured.samples[SampleOf(part.queued.lane)];
@@ -140,21 +141,28 @@ void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& par
   const Codec codec = IsBetweenNodes(part.queued.lane) ? job.CodecOf(operation) : Codec();
   if (codec == Codec::kNone || use.plain_bytes == 0) return samples.Add(plan, bytes, seconds);
   const auto block_bytes = static_cast<double>(part.queued.bytes);
-  job.measured.codec_samples.Add(codec, block_bytes, use, operation.iteration);
-  const double share = static_cast<double>(use.sent_bytes) / static_cast<double>(use.plain_bytes);
-  const double coding_s = static_cast<double>(use.encode_ns + use.decode_ns) / kSecond;
   if (codec.kind == Codec::kPowerSgd) {
     // Work and wire take turns, and the wire carries two transfers, one for each factor.
     constexpr double kFactors = 2;
+    job.measured.codec_samples.Add(codec, block_bytes, use, operation.iteration);
+    const double share = static_cast<double>(use.sent_bytes) / static_cast<double>(use.plain_bytes);
+    const double coding_s = static_cast<double>(use.encode_ns + use.decode_ns) / kSecond;
     return samples.Add(plan, bytes * share / kFactors,
                        std::max(0.0, seconds - coding_s) / kFactors);
   }
-  const double pieces = transport::PiecesCount(block_bytes * share, block_bytes, DataNodesOf(job),
-                                               job.nodes()->servers_count);
-  const double wire_s = seconds - coding_s / pieces;
-  constexpr double kProcessorBound = 0.8;
-  if (coding_s < kProcessorBound * wire_s) return samples.Add(plan, bytes * share, wire_s);
-  samples.AddBound(bytes * share, wire_s);
+  const JobNodes& nodes = *job.nodes();
+  const EncodedSample sample =
+      EncodedSampleOf({.codec = codec,
+                       .seconds = seconds,
+                       .bytes = block_bytes,
+                       .sent_per_byte = bytes / block_bytes,
+                       .use = use,
+                       .nodes_count = DataNodesOf(job),
+                       .servers_count = nodes.servers_count},
+                      samples.Believed(nodes.costs[part.queued.lane - first_rail_]));
+  job.measured.codec_samples.Add(codec, block_bytes, sample.use, operation.iteration);
+  if (sample.is_of_wire) return samples.Add(plan, sample.wire_bytes, sample.wire_s);
+  samples.AddBound(sample.wire_bytes, sample.wire_s);
 }
 
 void Lanes::SetCodecCosts(std::vector<CodecCost> measured, std::span<const CodecCost> of_gpus) {

@@ -170,6 +170,42 @@ TEST(RouteOf, HasLinesThatPlansCanBeMadeForWhateverWasMeasured) {
   }
 }
 
+NodeSeen Codecs(std::vector<CodecCost> costs) {
+  NodeSeen seen;
+  seen.codecs = std::move(costs);
+  return seen;
+}
+
+CodecCost TopK(double encode_s_per_byte, double decode_s_per_byte) {
+  return {.codec = Codec::kTopK,
+          .share = 0.03,
+          .encode_s_per_byte = encode_s_per_byte,
+          .decode_s_per_byte = decode_s_per_byte};
+}
+
+CodecCost CostMadeOf(const JobShape& shape, const std::vector<NodeSeen>& seen) {
+  plan::Route route = RouteOf(shape, seen, kBlockBytes);
+  AddCodecs(route, shape, seen, std::vector<Codec>{Codec::kTopK});
+  const std::vector<plan::CodedLines>& coded = route.stages[0].coded;
+  EXPECT_EQ(coded.size(), 1U);
+  return coded.empty() ? CodecCost() : coded.front().cost;
+}
+
+// A node that came first to its transfers also waited for the other.
+TEST(AddCodecs, HasTheWorkOfTheSlowestNodeOrWhereServersSumOfTheOneThatWaitedLeast) {
+  const std::vector<NodeSeen> seen = {Codecs({TopK(3e-10, 2e-9)}), Codecs({TopK(4e-10, 1e-9)})};
+  const CodecCost direct = CostMadeOf(Nodes(2), seen);
+  EXPECT_EQ(direct, (CodecCost{.codec = Codec::kTopK,
+                               .share = 24.0 / 1024,
+                               .encode_s_per_byte = 4e-10,
+                               .decode_s_per_byte = 2e-9}));
+  const CodecCost served = CostMadeOf(Nodes(2, 1), seen);
+  EXPECT_EQ(served.encode_s_per_byte, 4e-10);
+  EXPECT_EQ(served.decode_s_per_byte, 1e-9);
+  // A header of 104 bytes and a tail of 32 for each 64 KiB, which crosses as 1536 bytes.
+  EXPECT_DOUBLE_EQ(served.share, (1536.0 + 104 + 32) / 65536);
+}
+
 TEST(AddRuns, SaysWhereServersCannotGoOn) {
   service::Layout layout;
   layout.tensors = {{.name = "a", .offset = 0, .count = 100},

@@ -8,6 +8,7 @@
 #include "ipc/base/clock.h"
 #include "service/plan/coded.h"
 #include "service/plan/planner.h"
+#include "transport/probe/codec_probe.h"
 
 namespace headrace::service {
 namespace {
@@ -37,6 +38,16 @@ TEST(CodecSamples, ComeBeforeWhatWasMeasuredAtFirst) {
   EXPECT_EQ(CostAt(samples, 1).encode_s_per_byte, kMeasured.encode_s_per_byte);
   samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), 1);
   EXPECT_NEAR(CostAt(samples, 2).encode_s_per_byte, 2e-9, 1e-11);
+}
+
+// What was measured at first is of this node alone; transfers take as long as servers make them.
+TEST(CodecSamples, HaveTheWorkOfServersOnce) {
+  CodecSamples samples;
+  const auto cost = [&] { return samples.Costs({&kMeasured, 1}, 4, 1, 1).at(0); };
+  EXPECT_EQ(cost(), transport::WithServers(kMeasured, 4, 1));
+  EXPECT_GT(cost().decode_s_per_byte, 2e-9) << "of four nodes";
+  samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), 1);
+  EXPECT_NEAR(cost().decode_s_per_byte, 2e-9, 1e-11);
 }
 
 TEST(CodecSamples, SayNothingLongAfterTheLast) {

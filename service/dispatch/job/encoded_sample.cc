@@ -1,0 +1,51 @@
+#include "service/dispatch/job/encoded_sample.h"
+
+#include <algorithm>
+
+#include "transport/probe/codec_probe.h"
+
+namespace headrace::service {
+namespace {
+
+// Where processors take more than this share of the time, the wire may be quicker than it seems.
+constexpr double kProcessorBound = 0.8;
+// The wire explains so many times what it is believed to take: lines differ from one hour to the
+// next, but not by more, unless others come to use them.
+constexpr double kWireExplains = 1.25;
+// And a startup that is so much longer, which many small transfers tell best.
+constexpr double kStartupExplainsSeconds = 2e-3;
+
+}  // namespace
+
+EncodedSample EncodedSampleOf(const EncodedTransfer& transfer, const transport::CostLine& wire) {
+  const transport::CodecUse& use = transfer.use;
+  const std::uint32_t nodes = transfer.nodes_count;
+  const std::uint32_t servers = transfer.servers_count;
+  double share = static_cast<double>(use.sent_bytes) / static_cast<double>(use.plain_bytes);
+  if (servers > 0) share += transport::kServedHeaderShare;
+  const double encode_s = static_cast<double>(use.encode_ns) / kSecond;
+  const double decode_s = static_cast<double>(use.decode_ns) / kSecond;
+  const double pieces =
+      transport::PiecesCount(transfer.bytes * share, transfer.bytes, nodes, servers);
+  // As if servers were as fast as this node.
+  const CodecCost all = transport::WithServers({.codec = transfer.codec,
+                                                .encode_s_per_byte = encode_s / transfer.bytes,
+                                                .decode_s_per_byte = decode_s / transfer.bytes},
+                                               nodes, servers);
+  double coding_s = transfer.bytes * (all.encode_s_per_byte + all.decode_s_per_byte);
+  EncodedSample sample{.wire_bytes = transfer.bytes * transfer.sent_per_byte * share,
+                       .wire_s = transfer.seconds - coding_s / pieces,
+                       .use = use};
+  sample.is_of_wire = coding_s < kProcessorBound * sample.wire_s;
+  if (servers == 0) return sample;
+  const double believed_s = wire.s_per_byte * sample.wire_bytes;
+  const double most_s = kWireExplains * (wire.startup_s + believed_s) + kStartupExplainsSeconds;
+  if (transfer.seconds > most_s) sample.is_of_wire = false;
+  if (!sample.is_of_wire) coding_s = transfer.seconds - wire.startup_s - believed_s / pieces;
+  if (coding_s > encode_s + decode_s) {
+    sample.use.decode_ns = static_cast<TimeNs>((coding_s - encode_s) * kSecond);
+  }
+  return sample;
+}
+
+}  // namespace headrace::service

@@ -1,0 +1,39 @@
+// What the time of an encoded transfer tells of the wire, and of the processors. Pure.
+//
+// The two work beside each other, piece by piece, so the slower one is seen. Without servers a node
+// knows what its own processor did. Of servers nobody tells what they did, and each of their many
+// small messages costs them, too: there the time that the wire does not take, as far as its cost is
+// known, is that of processors. If it were put down to the wire, a codec of few bytes would make a
+// plan believe in a wire that is many times as slow as it is.
+#pragma once
+
+#include <cstdint>
+
+#include "ipc/base/codec_cost.h"
+#include "transport/network.h"
+#include "transport/transport.h"
+
+namespace headrace::service {
+
+struct EncodedTransfer {
+  Codec codec;                      // not powersgd, whose work and wire take turns
+  double seconds = 0;               // from its start to its end
+  double bytes = 0;                 // as it is
+  double sent_per_byte = 1;         // what a node sends for each byte that is not encoded
+  transport::CodecUse use;          // of this node; some bytes were encoded
+  std::uint32_t nodes_count = 0;    // with data
+  std::uint32_t servers_count = 0;  // 0: the nodes sum
+};
+
+struct EncodedSample {
+  double wire_bytes = 0;    // that this node sent
+  double wire_s = 0;        // that the wire took for them, at most
+  bool is_of_wire = false;  // it took as long as that, since processors were quicker
+  // For the codec's costs: what servers took beyond this node counts as its decoding.
+  transport::CodecUse use;
+};
+
+// `wire` is the line that is believed in without the sample, in bytes sent.
+EncodedSample EncodedSampleOf(const EncodedTransfer& transfer, const transport::CostLine& wire);
+
+}  // namespace headrace::service
