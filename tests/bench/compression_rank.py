@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+import statistics
 import subprocess
 import time
 from pathlib import Path
@@ -58,7 +59,15 @@ def planned(ctl: str, job: str) -> dict | None:
         ends = [block[f"{prefix}end_ns"] for block in plan["blocks"]]
         return (max(ends) - min(block[f"{prefix}begin_ns"] for block in plan["blocks"])) / 1e9
 
-    return {"predicted_s": under_way("predicted_"), "measured_s": under_way("")}
+    return {"version": plan["version"], "predicted_s": under_way("predicted_"), "measured_s": under_way("")}
+
+
+def of_last_plan(looks: list[dict]) -> dict | None:
+    """Medians of what was seen of the last plan; None where no plan was made from measured times."""
+    if not looks:
+        return None
+    last = [look for look in looks if look["version"] == looks[-1]["version"]]
+    return {key: statistics.median(look[key] for look in last) for key in looks[-1]}
 
 
 class Contender:
@@ -133,6 +142,7 @@ def main() -> None:
     contenders = {name: Contender(name, session, count) for name in arguments.contenders}
     ways.update(contenders)
     measured: dict = {codec: {"seconds": [], "cpu_s": 0.0} for codec in ways}
+    looks: dict[str, list[dict]] = {codec: [] for codec in ways}
     for turn in range(WARM_UP + arguments.rounds):
         for codec, way in ways.items():
             before = cpu_seconds(way.pid)
@@ -140,10 +150,13 @@ def main() -> None:
             if turn >= WARM_UP:
                 measured[codec]["seconds"].append(seconds)
                 measured[codec]["cpu_s"] += cpu_seconds(way.pid) - before
+            look = planned(arguments.ctl, way.job) if way.job and session.rank == 0 else None
+            if look:
+                looks[codec].append(look)
     for codec, way in ways.items():
         measured[codec]["hash"] = hashlib.sha256(way.values.tobytes()).hexdigest()[:16]
         measured[codec]["error"] = way.error()
-        measured[codec]["plan"] = planned(arguments.ctl, way.job) if way.job else None
+        measured[codec]["plan"] = of_last_plan(looks[codec])
     arguments.result.write_text(json.dumps({"codecs": measured}))
     sessions = [way.session for way in ways.values() if way.job]
     for each in sessions:
