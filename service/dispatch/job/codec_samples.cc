@@ -25,7 +25,8 @@ void CodecSamples::Add(const Codec& codec, double bytes, const transport::CodecU
       .sent_bytes = static_cast<double>(use.sent_bytes)};
 }
 
-double CodecSamples::Median(std::span<const Sample> samples, double Sample::*seconds) {
+double CodecSamples::Quantile(std::span<const Sample> samples, double Sample::*seconds,
+                              double share) {
   struct Rate {
     double s_per_byte = 0;
     double bytes = 0;
@@ -41,7 +42,7 @@ double CodecSamples::Median(std::span<const Sample> samples, double Sample::*sec
   double below = 0;
   for (const Rate& rate : sorted) {
     below += rate.bytes;
-    if (below >= bytes / 2) return rate.s_per_byte;
+    if (below >= share * bytes) return rate.s_per_byte;
   }
   return 0;
 }
@@ -59,10 +60,12 @@ std::vector<CodecCost> CodecSamples::Costs(std::span<const CodecCost> measured,
       sent += each.sent_bytes;
     }
     if (plain <= 0) continue;
+    const bool of_transfers = servers_count > 0 && sums.codec.kind != Codec::kPowerSgd;
+    const double share = of_transfers ? kServedShare : 0.5;
     const CodecCost cost{.codec = sums.codec,
                          .share = std::clamp(sent / plain, kCodecShareMin, 1.0),
-                         .encode_s_per_byte = Median(sums.samples(), &Sample::encode_s),
-                         .decode_s_per_byte = Median(sums.samples(), &Sample::decode_s)};
+                         .encode_s_per_byte = Quantile(sums.samples(), &Sample::encode_s, share),
+                         .decode_s_per_byte = Quantile(sums.samples(), &Sample::decode_s, share)};
     if (IsCodecCost(cost)) costs.push_back(cost);
   }
   for (const CodecCost& each : measured) {

@@ -19,6 +19,9 @@ class CodecSamples {
   // The median of so many last transfers counts, by bytes: a thread that encodes and is
   // held up, by others or because it touches memory for the first time, may take 50 times as long.
   static constexpr std::size_t kSamplesMax = 32;
+  // Where servers sum it is times of transfers, and as much of them as of those that tell a wire's
+  // line (transport::FitBlocks): of these, too, the node counts where they are least.
+  static constexpr double kServedShare = 0.65;
   // Fewer bytes say less than what was measured at the service's start.
   static constexpr double kBytesMin = 4 << 20;
 
@@ -60,8 +63,8 @@ class CodecSamples {
     std::size_t samples_count = 0;  // that were ever added
   };
 
-  // For each byte, the quicker half of the bytes took so long or less.
-  static double Median(std::span<const Sample> samples, double Sample::*seconds);
+  // For each byte, the quicker `share` of the bytes took so long or less.
+  static double Quantile(std::span<const Sample> samples, double Sample::*seconds, double share);
 
   std::vector<Sums> sums_;
 };

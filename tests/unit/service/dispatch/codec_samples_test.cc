@@ -48,6 +48,10 @@ TEST(CodecSamples, HaveTheWorkOfServersOnce) {
   EXPECT_GT(cost().decode_s_per_byte, 2e-9) << "of four nodes";
   samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), 1);
   EXPECT_NEAR(cost().decode_s_per_byte, 2e-9, 1e-11);
+  // Two of five transfers were slow, and count as they do for a wire's line.
+  for (int i = 0; i < 2; ++i) samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), 1);
+  for (int i = 0; i < 2; ++i) samples.Add(Codec::kInt8, kBytes, UseOf(5e-9), 1);
+  EXPECT_NEAR(cost().decode_s_per_byte, 2.5e-9, 1e-11);
 }
 
 TEST(CodecSamples, SayNothingLongAfterTheLast) {
