@@ -164,7 +164,7 @@ TEST(RouteOf, HasLinesThatPlansCanBeMadeForWhateverWasMeasured) {
       plan::Route route = RouteOf(shape, seen, kBlockBytes);
       AddCodecs(route, shape, seen, std::vector<Codec>{Codec::kInt8, Codec::kPowerSgd});
       ASSERT_EQ(route.stages[1].coded.size(), 2U);
-      const auto made = plan::MakePlan(Policy::kAuto, profile, route);
+      const auto made = plan::MakePlan(plan::Policy::kAuto, profile, route);
       EXPECT_TRUE(made.ok()) << startup_s << " " << s_per_byte;
     }
   }
