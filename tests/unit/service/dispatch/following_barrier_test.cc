@@ -160,7 +160,8 @@ TEST(FollowingBarrier, TimesOutWithWhatItsIterationWaitsFor) {
   job.node.Settle();
   job.node.Advance(50 * kMillisecond);
   for (const ClientEnd* rank : job.ranks) {
-    ExpectFailed(*rank, 3, Code::kTimeout, {"barrier after iteration 1", "50 ms", "no plan"});
+    ExpectFailed(*rank, 3, Code::kTimeout,
+                 {"barrier after iteration 1", "50 ms", "plan is being made"});
   }
 }
 
