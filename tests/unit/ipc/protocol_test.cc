@@ -348,7 +348,7 @@ constexpr Elsewhere kElsewhere[] = {
     {"kJobsOfNodeMax", 64, "service/cluster/led_jobs.h", "kJobsOfNodeMax = 64;"},
     {"kPlacedJobsMax", 256, "service/cluster/job_directory.h", "kPlacedJobsMax = 256;"},
     {"kFormerLeadersMax", 4, "service/cluster/job_directory.h", "kFormerLeadersMax = 4;"},
-    {"kPlaceAddressMax", 262, "service/cluster/job_directory.h", "kPlaceAddressMax = 262;"},
+    {"kPlaceAddressMax", 262, "service/session/job_place.h", "kPlaceAddressMax = 262;"},
     {"kQuorumsRememberedMax", 64, "service/cluster/led_quorums.h", "kQuorumsRememberedMax = 64;"},
     {"kQuorumStallMaxMs", 86'400'000, "service/session/quorum.h",
      "kQuorumStallMaxMs = 86'400'000;"},
