@@ -9,7 +9,9 @@ namespace headrace::sim {
 namespace {
 
 constexpr std::uint32_t kGraceMs = 3000;
-constexpr std::uint32_t kCutTimeoutMs = 15'000;
+// An iteration of the slowest network takes longer than a third of it: plans of some hundred blocks
+// of a few bytes, each of which waits for the one before.
+constexpr std::uint32_t kCutTimeoutMs = 60'000;
 // After a fault every rank that has met the others has its end.
 constexpr TimeNs kEndsWithin = kElasticDetection + kSecond;
 // A question's answer may be lost with its connection, and be given again.
