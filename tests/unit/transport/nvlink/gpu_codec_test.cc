@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "tests/unit/transport/nvlink/lane_of_gpus.h"
+#include "tests/unit/transport/nvlink/codecs_of_gpus.h"
 #include "transport/codec/codec.h"
 #include "transport/codec/lossless.h"
 #include "transport/memory/pinned_memory.h"
@@ -103,28 +103,8 @@ Floats FilledForLossless(Content content, std::size_t count, std::mt19937_64& ra
 
 RunWalk WholeWalk(std::size_t count) { return {DType::kFloat32, count, std::span<const Run>(), 0}; }
 
-class GpuCodecTest : public LaneOfGpus {
+class GpuCodecTest : public CodecOfGpus {
  protected:
-  void SetUp() override {
-    Start(2);
-    if (HasFatalFailure()) return;
-    auto codec = GpuCodec::Open(*gpus_, 2);
-    ASSERT_TRUE(codec.ok()) << codec.error().text();
-    codec_ = std::move(*codec);
-  }
-  void TearDown() override {
-    codec_.reset();
-    LaneOfGpus::TearDown();
-  }
-
-  Status Wait(std::int8_t device) {
-    const std::uint64_t ticket = codec_->TicketOf(device);
-    for (;;) {
-      codec_->Poll();
-      if (auto ended = codec_->Ended(device, ticket)) return *ended;
-      std::this_thread::yield();
-    }
-  }
   // The sum lies on GPU 1, the residual on the host, and what it has is written back.
   Bytes EncodedOnGpu(Codec codec, const Floats& values, Floats* residual, const CodecSeed& seed,
                      std::size_t shift = 0) {
@@ -229,7 +209,6 @@ class GpuCodecTest : public LaneOfGpus {
   }
 
   std::mt19937_64 random_{17};
-  std::unique_ptr<GpuCodec> codec_;
 };
 
 TEST_F(GpuCodecTest, EncodesTheBitsOfTheHost) {

@@ -3,19 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <map>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/support/expect_text.h"
-#include "tests/unit/transport/exchange_fleet.h"
-#include "tests/unit/transport/nvlink/lane_of_gpus.h"
+#include "tests/unit/transport/nvlink/codecs_of_gpus.h"
 #include "transport/codec/lossless.h"
 #include "transport/codec/lossless_layout.h"
-#include "transport/memory/pinned_memory.h"
-#include "transport/nvlink/gpu_codec.h"
 
 namespace headrace::transport {
 namespace {
@@ -97,35 +93,8 @@ class BusyCodec final : public DeviceCodec {
   const std::shared_ptr<DeviceCodec> codec_;  // owners: this and the test
 };
 
-class GpuExchange : public LaneOfGpus {
+class GpuExchange : public CodecsOfNodes {
  protected:
-  void SetUp() override {
-    Start(2);
-    for (int node = 0; node < 5 && !HasFatalFailure(); ++node) {
-      auto codec = GpuCodec::Open(*gpus_, 2);
-      ASSERT_TRUE(codec.ok()) << codec.error().text();
-      codecs_.push_back(std::move(*codec));
-    }
-  }
-  void TearDown() override {
-    codecs_.clear();
-    LaneOfGpus::TearDown();
-  }
-
-  FleetOptions OptionsOf(const SumCase& test) {
-    return {.data_count = test.nodes,
-            .servers_count = test.servers,
-            .algorithm = test.algorithm,
-            .device_codecs = codecs_,
-            .pin = [this](std::span<std::byte> memory) -> Result<std::byte*> {
-              auto pinned = PinnedRange::Pin(*gpus_, memory);
-              if (!pinned) return pinned.error();
-              std::byte* const on_gpus = pinned->on_gpus();
-              pins_.emplace(memory.data(), std::move(*pinned));
-              return on_gpus;
-            },
-            .unpin = [this](std::span<std::byte> memory) { pins_.erase(memory.data()); }};
-  }
   // Residuals lie in runs of 1000 elements.
   static std::vector<transport::Run> RunsOf(std::uint64_t count) {
     std::vector<transport::Run> runs;
@@ -211,9 +180,6 @@ class GpuExchange : public LaneOfGpus {
     if (test.servers > 0) transfer.place = 1;
     return transfer;
   }
-
-  std::vector<std::shared_ptr<DeviceCodec>> codecs_;
-  std::map<std::byte*, PinnedRange> pins_;  // staging
 };
 
 constexpr Codec kSomeCodecs[] = {Codec::kBFloat16,       Codec::kFloat8E4M3, Codec::kInt8,
@@ -464,7 +430,7 @@ TEST_F(GpuExchange, EndsTheGroupByNameWhereALosslessMessageMakesNoSense) {
   for (std::size_t i = 0; i < messages.size(); ++i) {
     auto* const on_gpu = reinterpret_cast<float*>(OnGpu(0, values));
     {
-      Fleet fleet(OptionsOf({.nodes = 2, .algorithm = Algorithm::kDirectExchange}));
+      Fleet fleet(OptionsOf(SumCase{.nodes = 2, .algorithm = Algorithm::kDirectExchange}));
       SumWithMessage(fleet, {on_gpu, kCount}, Codec::kLossless, messages[i], 0);
       ASSERT_EQ(fleet.completions(0).size(), 1U) << i;
       const Completion& ended = fleet.completions(0)[0];

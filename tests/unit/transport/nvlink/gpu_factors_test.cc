@@ -6,18 +6,14 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <map>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ipc/base/matrix.h"
-#include "tests/unit/transport/exchange_fleet.h"
-#include "tests/unit/transport/nvlink/lane_of_gpus.h"
+#include "tests/unit/transport/nvlink/codecs_of_gpus.h"
 #include "transport/codec/low_rank.h"
-#include "transport/memory/pinned_memory.h"
-#include "transport/nvlink/gpu_codec.h"
 
 namespace headrace::transport {
 namespace {
@@ -75,30 +71,12 @@ Floats Factors(const Shape& shape, std::mt19937_64& random) {
                       random);
 }
 
-class GpuFactorsTest : public LaneOfGpus {
+class GpuFactorsTest : public CodecOfGpus {
  protected:
-  void SetUp() override {
-    Start(2);
-    if (HasFatalFailure()) return;
-    auto codec = GpuCodec::Open(*gpus_, 2);
-    ASSERT_TRUE(codec.ok()) << codec.error().text();
-    codec_ = std::move(*codec);
-  }
-  void TearDown() override {
-    codec_.reset();
-    LaneOfGpus::TearDown();
-  }
   void Finish(const Status& started) {
     ASSERT_TRUE(started.ok()) << started.error().text();
-    const std::uint64_t ticket = codec_->TicketOf(1);
-    for (;;) {
-      codec_->Poll();
-      if (const auto ended = codec_->Ended(1, ticket)) {
-        ASSERT_TRUE(ended->ok()) << ended->error().text();
-        return;
-      }
-      std::this_thread::yield();
-    }
+    const Status ended = Wait(1);
+    ASSERT_TRUE(ended.ok()) << ended.error().text();
   }
   // On GPU 1, its residual and factors on the host.
   DeviceMatrix MatrixOf(const Shape& shape, const Floats& values, const Floats* residual,
@@ -122,7 +100,6 @@ class GpuFactorsTest : public LaneOfGpus {
                               std::uint32_t divisor);
 
   std::mt19937_64 random_{29};
-  std::unique_ptr<GpuCodec> codec_;
 };
 
 // The steps of one sum of one node.
@@ -244,35 +221,8 @@ struct NodeMatrix {
   Floats right_factor;
 };
 
-class GpuFactorExchange : public LaneOfGpus {
+class GpuFactorExchange : public CodecsOfNodes {
  protected:
-  void SetUp() override {
-    Start(2);
-    for (int node = 0; node < 3 && !HasFatalFailure(); ++node) {
-      auto codec = GpuCodec::Open(*gpus_, 2);
-      ASSERT_TRUE(codec.ok()) << codec.error().text();
-      codecs_.push_back(std::move(*codec));
-    }
-  }
-  void TearDown() override {
-    codecs_.clear();
-    LaneOfGpus::TearDown();
-  }
-
-  FleetOptions OptionsOf(const MatrixCase& test) {
-    return {.data_count = test.nodes,
-            .servers_count = test.servers,
-            .algorithm = test.algorithm,
-            .device_codecs = codecs_,
-            .pin = [this](std::span<std::byte> memory) -> Result<std::byte*> {
-              auto pinned = PinnedRange::Pin(*gpus_, memory);
-              if (!pinned) return pinned.error();
-              std::byte* const on_gpus = pinned->on_gpus();
-              pins_.emplace(memory.data(), std::move(*pinned));
-              return on_gpus;
-            },
-            .unpin = [this](std::span<std::byte> memory) { pins_.erase(memory.data()); }};
-  }
   void MakeMatrices(const MatrixCase& test) {
     matrices_.clear();
     for (std::uint32_t node = 0; node < test.nodes; ++node) {
@@ -366,8 +316,6 @@ class GpuFactorExchange : public LaneOfGpus {
     }
   }
 
-  std::vector<std::shared_ptr<DeviceCodec>> codecs_;
-  std::map<std::byte*, PinnedRange> pins_;  // staging
   std::vector<NodeMatrix> matrices_;
 };
 
