@@ -381,6 +381,31 @@ class GpuCodedGradients : public GpuCodecs {
     const auto memory = world.clients[rank]->Memory(1);
     return {memory.begin(), memory.end()};
   }
+  // One job: on hosts, and with GPUs on one node or on both; the latter over two rails,
+  // as hosts_by_two.
+  struct Worlds {
+    NodesOfGpus& hosts;
+    NodesOfGpus& mixed;
+    NodesOfGpus& gpus;
+    NodesOfGpus& hosts_by_two;
+  };
+  Worlds OnHostsAndGpus(const Ranks& ranks) {
+    return {.hosts = OnHosts(ranks, {.segment_size = kSegmentSize}),
+            .mixed = OnGpus(ranks, 1, {.segment_size = kSegmentSize}),
+            .gpus = OnGpus(ranks, 2, {.segment_size = kSegmentSize, .rails = 2}),
+            .hosts_by_two = OnHosts(ranks, {.segment_size = kSegmentSize, .rails = 2})};
+  }
+  // Sums and, where ranks keep them, residuals.
+  void ExpectHostsBits(const Worlds& worlds, bool in_ranks, const std::string& when) {
+    for (const auto& [one, other] :
+         {std::pair(&worlds.mixed, &worlds.hosts), std::pair(&worlds.gpus, &worlds.hosts_by_two)}) {
+      ExpectSameMemory(*one, *other, when);
+      for (const std::uint32_t first : {0U, 2U}) {
+        if (!in_ranks) continue;
+        EXPECT_EQ(ResidualsOf(*one, first), ResidualsOf(*other, first)) << when;
+      }
+    }
+  }
   std::uint64_t HostRegistrations() const {
     CudaDoubleCounts counts{};
     doubled_.counts(&counts);
@@ -394,38 +419,25 @@ TEST_F(GpuCodedGradients, KeepWhatIsLeftOutOfThemToTheBitsOfTheHost) {
   for (const Codec codec : {Codec(Codec::kInt8), Codec(Codec::kBFloat16), Codec(Codec::kTopK),
                             Codec(Codec::kInt4Stochastic)}) {
     for (const bool in_ranks : {true, false}) {
-      NodesOfGpus& hosts = OnHosts(ranks, {.segment_size = kSegmentSize});
-      NodesOfGpus& mixed = OnGpus(ranks, 1, {.segment_size = kSegmentSize});
-      NodesOfGpus& gpus = OnGpus(ranks, 2, {.segment_size = kSegmentSize, .rails = 2});
-      NodesOfGpus& hosts_by_two = OnHosts(ranks, {.segment_size = kSegmentSize, .rails = 2});
+      const Worlds worlds = OnHostsAndGpus(ranks);
       for (const auto& world : worlds_) {
         Begin(*world, ranks, codec, in_ranks);
         for (std::uint64_t iteration = 1; iteration <= 4; ++iteration) Iterate(*world, iteration);
       }
-      const auto expect_same = [&](const std::string& when) {
-        for (const auto& [one, other] :
-             {std::pair(&mixed, &hosts), std::pair(&gpus, &hosts_by_two)}) {
-          ExpectSameMemory(*one, *other, Name(codec) + when);
-          for (const std::uint32_t first : {0U, 2U}) {
-            if (!in_ranks) continue;
-            EXPECT_EQ(ResidualsOf(*one, first), ResidualsOf(*other, first)) << when;
-          }
-        }
-      };
-      expect_same(" encoded");
-      const ipc::JobRow row = JobRow(gpus, 1);
+      ExpectHostsBits(worlds, in_ranks, Name(codec) + " encoded");
+      const ipc::JobRow row = JobRow(worlds.gpus, 1);
       EXPECT_GT(row.encoded_bytes, 0U);
       EXPECT_EQ(row.encoded_gpu_bytes, row.encoded_bytes) << Name(codec);
-      EXPECT_EQ(JobRow(mixed, 1).encoded_gpu_bytes, 0U);
+      EXPECT_EQ(JobRow(worlds.mixed, 1).encoded_gpu_bytes, 0U);
       if (in_ranks) {
-        const auto kept = ResidualsOf(gpus, 2);
+        const auto kept = ResidualsOf(worlds.gpus, 2);
         EXPECT_TRUE(std::ranges::any_of(kept, [](std::byte each) { return each != std::byte{}; }));
       }
       for (const auto& world : worlds_) {
         AdoptOn(*world, CodedPlan(Codec::kNone, 2), 5);
         for (std::uint64_t iteration = 5; iteration <= 6; ++iteration) Iterate(*world, iteration);
       }
-      expect_same(" exact");
+      ExpectHostsBits(worlds, in_ranks, Name(codec) + " exact");
       worlds_.clear();
     }
   }
@@ -537,10 +549,7 @@ TEST_F(GpuMatrices, CrossAsFactorsToTheBitsOfTheHost) {
   const Codec codecs[] = {kOfRankThree,          {Codec::kPowerSgd, 1}, kOfRankThree, Codec::kInt8,
                           {Codec::kPowerSgd, 3}, Codec::kNone,          kOfRankThree};
   for (const bool in_ranks : {true, false}) {
-    NodesOfGpus& hosts = OnHosts(ranks, {.segment_size = kSegmentSize});
-    NodesOfGpus& mixed = OnGpus(ranks, 1, {.segment_size = kSegmentSize});
-    NodesOfGpus& gpus = OnGpus(ranks, 2, {.segment_size = kSegmentSize, .rails = 2});
-    NodesOfGpus& hosts_by_two = OnHosts(ranks, {.segment_size = kSegmentSize, .rails = 2});
+    const Worlds worlds = OnHostsAndGpus(ranks);
     for (const auto& world : worlds_) {
       Begin(*world, ranks, MatrixPlan(codecs[0]), in_ranks, kRows, 3);
     }
@@ -553,19 +562,12 @@ TEST_F(GpuMatrices, CrossAsFactorsToTheBitsOfTheHost) {
         for (std::uint64_t i = 1; i <= 2; ++i) Iterate(*world, iteration + i);
       }
       iteration += 2;
-      for (const auto& [one, other] :
-           {std::pair(&mixed, &hosts), std::pair(&gpus, &hosts_by_two)}) {
-        ExpectSameMemory(*one, *other, std::to_string(version));
-        for (const std::uint32_t first : {0U, 2U}) {
-          if (!in_ranks) continue;
-          EXPECT_EQ(ResidualsOf(*one, first), ResidualsOf(*other, first)) << version;
-        }
-      }
+      ExpectHostsBits(worlds, in_ranks, std::to_string(version));
     }
-    EXPECT_GT(JobRow(gpus, 1).encoded_bytes, 0U);
-    EXPECT_EQ(JobRow(gpus, 1).encoded_gpu_bytes, JobRow(gpus, 1).encoded_bytes);
-    EXPECT_GT(JobRow(mixed, 0).encoded_gpu_bytes, 0U);
-    EXPECT_EQ(JobRow(mixed, 1).encoded_gpu_bytes, 0U);
+    EXPECT_GT(JobRow(worlds.gpus, 1).encoded_bytes, 0U);
+    EXPECT_EQ(JobRow(worlds.gpus, 1).encoded_gpu_bytes, JobRow(worlds.gpus, 1).encoded_bytes);
+    EXPECT_GT(JobRow(worlds.mixed, 0).encoded_gpu_bytes, 0U);
+    EXPECT_EQ(JobRow(worlds.mixed, 1).encoded_gpu_bytes, 0U);
     worlds_.clear();
   }
 }
