@@ -66,6 +66,8 @@ weights = model.layer.weight.detach().numpy().tobytes().hex()
 text = f"weights {torch.distributed.get_backend()} {weights}"
 with open(f"{sys.argv[2]}.{trainer.global_rank}", "w") as file:
     file.write(text)
+# Lightning leaves it open, and a thread of gloo's ended a process with an abort.
+torch.distributed.destroy_process_group()
 """
 
 
@@ -94,8 +96,11 @@ class Frameworks(ServiceCase):
 
     def run_file(self, path, *arguments):
         """The same of a program in a file."""
+        folder = tempfile.TemporaryDirectory()  # torchrun leaves its own there
+        self.addCleanup(folder.cleanup)
         environment = dict(
             os.environ,
+            TMPDIR=folder.name,
             HEADRACE_SOCKET=self.service.socket,
             ACCELERATE_USE_CPU="true",
             GLOO_SOCKET_IFNAME="lo",
