@@ -16,8 +16,9 @@ void RailHealth::OnAcknowledged(TimeNs now, TimeNs round_trip_ns, bool waits) {
 
 void RailHealth::OnSentAgain(TimeNs now) {
   HR_CHECK(active_ && waiting_since_ns_ != kNever, now);
+  HR_CHECK(sent_again_count_ < kSentAgainMax, sent_again_count_);
   waiting_since_ns_ = now;
-  if (sent_again_count_ < kLongerMax) ++sent_again_count_;
+  ++sent_again_count_;
 }
 
 void RailHealth::OnFailed(std::size_t index, TimeNs now) {
@@ -79,7 +80,7 @@ bool RailHealth::MustPing(std::size_t rail, TimeNs now) const { return PingDue(r
 
 TimeNs RailHealth::VerdictDue() const {
   TimeNs due = kNever;
-  if (SuspectedNs() == kNever || HasAnswered(rails_[*active_])) return due;
+  if (SuspectedNs() == kNever || IsKept()) return due;
   for (std::size_t index = 0; index < rails_count_; ++index) {
     const Rail& rail = rails_[index];
     if (index == active_ || rail.down || !HasAnswered(rail)) continue;

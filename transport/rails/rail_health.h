@@ -4,10 +4,10 @@
 // others: when no message on it has been acknowledged for some time, the peer is pinged over all
 // rails. If it answers over another and still not here, the rail is down. If it answers here, the
 // rail works, and what was not acknowledged is lost, or came to a link that the peer has closed: it
-// is sent again over the same rail, after a longer time each time. A peer that stands still answers
-// nowhere, and nothing is done. A rail that is down is tried again, after a longer time each time
-// that it fails soon after its return. The first working rail is used, beginning with the lane's
-// own.
+// is sent again over the same rail, after a longer time each time. A rail over which only pings
+// come through counts as silent in the end. A peer that stands still answers nowhere, and nothing
+// is done. A rail that is down is tried again, after a longer time each time that it fails soon
+// after its return. The first working rail is used, beginning with the lane's own.
 //
 // Pure: time comes in as an argument. The lane's thread.
 #pragma once
@@ -30,8 +30,8 @@ class RailHealth {
   // From an answer over another rail on, the silent one has so long to say something after all.
   static constexpr TimeNs kGrace = 15 * kMillisecond;
   static constexpr TimeNs kRoundTripMax = kSecond;
-  // The silence doubles with each time that all is sent again, so often at most.
-  static constexpr std::uint32_t kLongerMax = 5;
+  // So often all is sent again over a rail that answers, after a silence that doubles each time.
+  static constexpr std::uint32_t kSentAgainMax = 5;
   // From a failure to the first attempt, doubled with each failure of a rail that had not been
   // there for kStable.
   static constexpr TimeNs kBackoffMin = 250 * kMillisecond;
@@ -68,7 +68,7 @@ class RailHealth {
   // Whether the active rail has been silent for so long that the others are asked.
   bool IsSuspected(TimeNs now) const { return SuspectedNs() <= now; }
   // Whether the active rail works, though nothing was acknowledged for so long.
-  bool HasLost(TimeNs now) const { return IsSuspected(now) && HasAnswered(rails_[*active_]); }
+  bool HasLost(TimeNs now) const { return IsSuspected(now) && IsKept(); }
   // Whether the peer is to be asked over that rail now.
   bool MustPing(std::size_t rail, TimeNs now) const;
   // When one of these may change by itself.
@@ -90,6 +90,8 @@ class RailHealth {
   bool HasAnswered(const Rail& rail) const {
     return rail.answered_ns != kNever && rail.answered_ns >= SuspectedNs();
   }
+  // The active rail has answered, and what it has lost is still sent again over it.
+  bool IsKept() const { return sent_again_count_ < kSentAgainMax && HasAnswered(rails_[*active_]); }
   TimeNs PingDue(std::size_t rail) const;
   TimeNs VerdictDue() const;
   void Choose();

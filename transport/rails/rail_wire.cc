@@ -418,7 +418,7 @@ void RailWire::HandleAnswers() {
     peers_.CheckLater(peer);
     if (peer.health.HasLost(now_)) {
       links_.ForEach([&, this](std::uint32_t, Link& link) {
-        if (link.peer == answer.peer) SendAgain(link, *before);
+        if (link.peer == answer.peer) SendAgain(link);
       });
       peer.health.OnSentAgain(now_);
       continue;
@@ -467,14 +467,17 @@ void RailWire::FailRail(std::uint32_t peer_id, std::size_t rail, const std::stri
   });
 }
 
-// What was last given to that rail, and was not acknowledged, goes over the rail in use.
-void RailWire::SendAgain(Link& link, std::size_t from) {
+// What was last given to that rail, or to any, and was not acknowledged, goes over the rail in use,
+// unless that still has it.
+void RailWire::SendAgain(Link& link, std::optional<std::size_t> from) {
   const std::optional<std::size_t> active = peers_.at(link.peer).health.active();
-  HR_CHECK(active.has_value(), link.peer, from);
-  const std::size_t rail = *active;
+  HR_CHECK(active.has_value() && active != from, link.peer);
   for (std::size_t i = 0; i < link.sent_count; ++i) {
     const std::uint32_t send_id = link.unacknowledged[i];
-    if (sends_.At(send_id).rail == from) TransmitOne(link, send_id, rail);
+    const OpenSend& send = sends_.At(send_id);
+    if (from && send.rail != *from) continue;
+    if (send.rail == *active && send.on_rails_count > 0) continue;
+    TransmitOne(link, send_id, *active);
   }
 }
 

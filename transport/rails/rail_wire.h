@@ -169,7 +169,7 @@ class RailWire final : public Wire {
   void HandleFailures();
   void FailRail(std::uint32_t peer_id, std::size_t rail, const std::string& cause);
   void MoveLink(std::uint32_t id, Link& link, std::size_t from, const std::string& cause);
-  void SendAgain(Link& link, std::size_t from);
+  void SendAgain(Link& link, std::optional<std::size_t> from = {});
   void FailLinks(std::uint32_t peer_id);
   void GiveUp(Link& link, Code code);
   void Settle(std::uint32_t id);

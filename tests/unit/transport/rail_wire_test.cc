@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/loopback/simulated_wire.h"
@@ -277,10 +278,25 @@ TEST_F(RailWirePair, SendsAgainWhatWasOnARailThatFailsAfterItsTime) {
     RunFor(kMillisecond);
   }
   ASSERT_EQ(a_.owner.moves.size(), 2U);  // there, and back
-  RunFor(kSecond);
+  RunFor(20 * kMillisecond);
   ASSERT_TRUE(b_.owner.announced.empty());
   network_.Cut("a1", "b1", Silence::kTold);
-  RunFor(100 * kMillisecond);
+  RunFor(20 * kMillisecond);
+  EXPECT_EQ(b_.owner.announced, (std::vector<std::uint64_t>{1}));
+  EXPECT_EQ(a_.owner.sent, (Sends{{1, Code::kOk}}));
+}
+
+// The rail in use works, and so does the one that has lost it.
+TEST_F(RailWirePair, SendsAgainWhatARailHasLostThatIsNoLongerInUse) {
+  network_.Cut("a", "b", Silence::kTold);
+  RunFor(10 * kMillisecond);
+  network_.Mend("a", "b");
+  RunTo(240 * kMillisecond);  // shortly before the first rail is tried again
+  network_.CutOneWay("a1", "b1", Silence::kSilent);
+  Send(1, kLarge);
+  RunFor(2 * kMillisecond);
+  network_.Mend("a1", "b1");
+  RunFor(200 * kMillisecond);
   EXPECT_EQ(b_.owner.announced, (std::vector<std::uint64_t>{1}));
   EXPECT_EQ(a_.owner.sent, (Sends{{1, Code::kOk}}));
 }
@@ -345,6 +361,87 @@ TEST_F(RailWirePair, ReportsTheLinkAsFailedWhenNoRailIsLeft) {
   a_.wire.Close(to_b_);
   RunFor(kMillisecond);
   EXPECT_EQ(a_.wire.links_count(), 0U);
+}
+
+// A rail that keeps messages of groups to itself, until their link is closed, and lets pings
+// through.
+class Withholding final : public Wire {
+ public:
+  explicit Withholding(Wire& rail) : rail_(rail) {}
+  const std::string& address() const override { return rail_.address(); }
+  std::string Names() const override { return rail_.Names(); }
+  Result<LinkId> Connect(const std::string& address, std::uint64_t key,
+                         std::uint16_t member) override {
+    return rail_.Connect(address, key, member);
+  }
+  void Close(LinkId link) override {
+    rail_.Close(link);
+    std::erase_if(withheld, [&](const auto& each) {
+      if (each.first == link) ended_.push_back(each.second);
+      return each.first == link;
+    });
+  }
+  bool IsEager(std::size_t size) const override { return rail_.IsEager(size); }
+  void Send(LinkId link, const MessageHeader& header, const std::byte* bytes, std::size_t size,
+            std::uint64_t token) override {
+    if (header.key == 0) return rail_.Send(link, header, bytes, size, token);
+    withheld.emplace_back(link, token);
+  }
+  using Wire::Accept;
+  void Accept(ArrivalId arrival, std::byte* memory, std::uint64_t token,
+              std::size_t whole) override {
+    rail_.Accept(arrival, memory, token, whole);
+  }
+  void Drop(ArrivalId arrival) override { rail_.Drop(arrival); }
+  Result<std::span<std::byte>> AllocateStaging(std::size_t size) override {
+    return rail_.AllocateStaging(size);
+  }
+  void FreeStaging(std::span<std::byte> memory) override { rail_.FreeStaging(memory); }
+  void AdvanceTo(TimeNs now) override { rail_.AdvanceTo(now); }
+  TimeNs NextDeadline() const override { return rail_.NextDeadline(); }
+  bool Progress(WireEvents& events) override {
+    const std::vector<std::uint64_t> ended = std::exchange(ended_, {});
+    for (const std::uint64_t token : ended) events.Sent(token, Code::kCancelled);
+    return rail_.Progress(events) || !ended.empty();
+  }
+  bool PrepareToSleep() override { return ended_.empty() && rail_.PrepareToSleep(); }
+  int event_fd() const override { return rail_.event_fd(); }
+  std::uint64_t dropped_count() const override { return rail_.dropped_count(); }
+
+  std::vector<std::pair<LinkId, std::uint64_t>> withheld;
+
+ private:
+  Wire& rail_;
+  std::vector<std::uint64_t> ended_;
+};
+
+// Nothing is queued there twice, and in the end the other rail takes it.
+TEST(RailWire, LeavesARailThatOnlyLetsPingsThrough) {
+  SimulatedNetwork network({.latency_ns = 100 * kMicrosecond, .eager_size = kLarge});
+  Withholding rail(network.AddWire("a"));
+  RailWire wire({&rail, &network.AddWire("a1")}, 1);
+  Owner owner(wire);
+  End b(network, "b", 2);
+  const LinkId to_b = *wire.Connect(b.wire.address(), kKey, 1);
+  ASSERT_TRUE(b.wire.Connect(wire.address(), kKey, 0));
+  const std::vector<std::byte> bytes(kLarge, std::byte{5});
+  wire.Send(to_b, {.key = kKey, .position = 1}, bytes.data(), kLarge, 1);
+  std::size_t withheld_most = 0;
+  while (owner.sent.empty() && network.now() < 20 * kSecond) {
+    wire.AdvanceTo(network.now());
+    b.wire.AdvanceTo(network.now());
+    bool worked = wire.Progress(owner);
+    worked = b.wire.Progress(b.owner) || worked;
+    worked = !wire.PrepareToSleep() || worked;
+    worked = !b.wire.PrepareToSleep() || worked;
+    withheld_most = std::max(withheld_most, rail.withheld.size());
+    if (worked) continue;
+    network.AdvanceTo(std::min({network.NextDue(), wire.NextDeadline(), b.wire.NextDeadline()}));
+  }
+  EXPECT_EQ(owner.sent, (Sends{{1, Code::kOk}}));
+  EXPECT_EQ(owner.moves.size(), 1U);
+  EXPECT_EQ(withheld_most, 1U);
+  EXPECT_GT(network.now(), 5 * kSecond);
 }
 
 }  // namespace
