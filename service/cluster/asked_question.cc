@@ -10,28 +10,6 @@
 #include "transport/transport.h"
 
 namespace headrace::service {
-namespace {
-
-// The services that the questions of the same user about other jobs go to.
-std::set<std::string> AskedByOthers(const std::map<std::uint32_t, AskedQuestion>& questions,
-                                    const AskedQuestion& question) {
-  std::set<std::string> asked;
-  for (const auto& [number, other] : questions) {
-    if (other.key.second != question.key.second || other.key == question.key) continue;
-    for (const QuorumPlace& place : other.places.all()) {
-      if (!place.leader.empty()) asked.insert(place.leader);
-    }
-  }
-  return asked;
-}
-
-// Whether the user that asks these services may ask that one.
-bool MayAsk(const std::string& leader, const std::set<std::string>& asked) {
-  return leader.empty() || asked.size() < kAskedServicesPerUserMax || asked.contains(leader);
-}
-
-}  // namespace
-
 Error LeftOut(const std::string& job, std::uint32_t member) {
   return Error(
       Code::kMismatch,
@@ -151,40 +129,57 @@ std::vector<QuorumPlace> PlacesOf(const JobPlaces* known, const std::set<std::st
 
 // Those beyond are the last, in the order that all nodes share. So this node meets the others where
 // it would meet them if these could not be reached.
-std::vector<QuorumPlace> PlacesWithinLimit(AskedQuestion& question,
-                                           const std::map<std::uint32_t, AskedQuestion>& questions,
+std::vector<QuorumPlace> PlacesWithinLimit(AskedQuestion& question, const AskedServices& others,
                                            const JobPlaces* known, const FollowerOptions& options) {
   std::vector<QuorumPlace> places = PlacesOf(known, question.rendezvous, options);
   HR_CHECK(!places.empty(), question.key.first);
-  std::set<std::string> asked = AskedByOthers(questions, question);
-  if (!MayAsk(places.front().leader, asked) && !question.places.all().empty()) {
-    question.left_out = places.size();
-    return question.places.all();
-  }
-  // A question that is opened goes to one service at least.
+  const std::uint32_t uid = question.key.second;
+  const AskedServices::Counts& asked = others.Of(uid);
   std::size_t count = 0;
-  for (const QuorumPlace& place : places) {
-    if (count > 0 && !MayAsk(place.leader, asked)) break;
-    if (!place.leader.empty()) asked.insert(place.leader);
-    ++count;
+  // A question that is opened goes to one service at least.
+  if (others.MayAsk(uid, places.front().leader) || question.places.all().empty()) {
+    std::size_t added_count = 0;  // that no other question goes to
+    for (const QuorumPlace& place : places) {
+      const bool is_asked = place.leader.empty() || asked.contains(place.leader);
+      const bool is_full = asked.size() + added_count >= kAskedServicesPerUserMax;
+      if (count > 0 && !is_asked && is_full) break;
+      if (!is_asked) ++added_count;
+      ++count;
+    }
   }
   question.left_out = places.size() - count;
+  question.first_left_out = count < places.size() ? places[count].leader : std::string();
+  if (count == 0) return question.places.all();
   places.resize(count);
   return places;
 }
 
 Status CheckRoom(const std::map<std::uint32_t, AskedQuestion>& questions,
-                 const JobDirectory::JobKey& key, const std::string& rendezvous,
-                 const JobPlaces* known, const FollowerOptions& options) {
-  AskedQuestion wanted;
-  wanted.key = key;
-  wanted.rendezvous = {rendezvous};
-  const std::string first = PlacesOf(known, wanted.rendezvous, options).front().leader;
-  if (MayAsk(first, AskedByOthers(questions, wanted))) return {};
+                 const AskedServices& asked, const JobDirectory::JobKey& key,
+                 const std::string& rendezvous, const JobPlaces* known,
+                 const FollowerOptions& options) {
+  // Fair share: a user may have as many questions open as it leaves free for others.
+  const auto own = static_cast<std::size_t>(std::ranges::count_if(
+      questions, [&key](const auto& entry) { return entry.second.key.second == key.second; }));
+  if (own + questions.size() >= kQuorumsAskedMax) {
+    return Error(Code::kBusy,
+                 fmt::format("{} jobs of this node, {} of them of uid {}, ask who is left of them, "
+                             "and what is free is for other users: ask again when one of them is "
+                             "answered",
+                             questions.size(), own, key.second));
+  }
+  const std::string first = PlacesOf(known, {rendezvous}, options).front().leader;
+  if (asked.MayAsk(key.second, first)) return {};
   return Error(Code::kBusy,
                fmt::format("jobs of uid {} ask {} services who is left of them, more are not "
                            "supported: ask again when one of them is answered",
                            key.second, kAskedServicesPerUserMax));
+}
+
+std::map<std::uint32_t, QuorumAsker>::iterator FindClient(
+    std::map<std::uint32_t, QuorumAsker>& askers, std::uint64_t client) {
+  return std::ranges::find_if(
+      askers, [client](const auto& entry) { return entry.second.client == client; });
 }
 
 std::optional<std::string> AskedBesides(const std::map<std::uint32_t, AskedQuestion>& questions,

@@ -13,6 +13,7 @@
 #include "ipc/base/clock.h"
 #include "ipc/base/error.h"
 #include "ipc/base/result.h"
+#include "service/cluster/asked_services.h"
 #include "service/cluster/followed_jobs.h"
 #include "service/cluster/known_members.h"
 #include "service/cluster/peer_messages.h"
@@ -24,9 +25,8 @@
 
 namespace headrace::service {
 
-// Limit of services that the questions of one user are sent to. Other services say where a job has
-// been, and a question goes to each of these places.
-inline constexpr std::size_t kAskedServicesPerUserMax = 128;
+// Limit of open questions.
+inline constexpr std::size_t kQuorumsAskedMax = 256;
 
 struct QuorumAsker {
   std::uint64_t client = 0;
@@ -39,6 +39,7 @@ struct AskedQuestion {
   std::set<std::string> rendezvous;  // named by the members that ask
   QuorumPlaces places;
   std::size_t left_out = 0;            // places beyond what the user may have, which count as gone
+  std::string first_left_out{};        // the service at the first of these
   std::optional<std::size_t> meeting;  // index of the meeting place that was reported last
   std::string waits;
   std::map<std::uint32_t, QuorumAsker>
@@ -59,15 +60,18 @@ ReportQuorum DescribeMembers(std::uint32_t number, const AskedQuestion& question
 // The services to ask. `known` is where the job runs; null if that is unknown.
 std::vector<QuorumPlace> PlacesOf(const JobPlaces* known, const std::set<std::string>& rendezvous,
                                   const FollowerOptions& options);
-// The same, but as many as the user may have beside those of the other questions: if not even the
-// first, those that the question has already. Sets `left_out`.
-std::vector<QuorumPlace> PlacesWithinLimit(AskedQuestion& question,
-                                           const std::map<std::uint32_t, AskedQuestion>& questions,
+// The same, but as many as the user may have beside those of the other questions, which `others`
+// are: if not even the first, those that the question has already. Sets what is left out.
+std::vector<QuorumPlace> PlacesWithinLimit(AskedQuestion& question, const AskedServices& others,
                                            const JobPlaces* known, const FollowerOptions& options);
-// Whether the user may open a question with that rendezvous beside the others.
+// Whether the user may open a question with that rendezvous beside the others, which go to `asked`.
 Status CheckRoom(const std::map<std::uint32_t, AskedQuestion>& questions,
-                 const JobDirectory::JobKey& key, const std::string& rendezvous,
-                 const JobPlaces* known, const FollowerOptions& options);
+                 const AskedServices& asked, const JobDirectory::JobKey& key,
+                 const std::string& rendezvous, const JobPlaces* known,
+                 const FollowerOptions& options);
+// The asker or applicant of that connection.
+std::map<std::uint32_t, QuorumAsker>::iterator FindClient(
+    std::map<std::uint32_t, QuorumAsker>& askers, std::uint64_t client);
 // Another question or member for which this connection asks already. A connection may ask for one.
 std::optional<std::string> AskedBesides(const std::map<std::uint32_t, AskedQuestion>& questions,
                                         const AskQuorum& message);

@@ -92,18 +92,8 @@ Result<FollowedQuorums::Questions::iterator> FollowedQuorums::Open(const AskQuor
                     message.member, message.pid, message.job, message.leader,
                     *question.rendezvous.begin()));
   }
-  // Fair share: a user may have as many questions open as it leaves free for others.
-  const auto own = static_cast<std::size_t>(std::ranges::count_if(
-      questions_, [&key](const auto& entry) { return entry.second.key.second == key.second; }));
-  if (own + questions_.size() >= kQuorumsAskedMax) {
-    return Error(Code::kBusy,
-                 fmt::format("{} jobs of this node, {} of them of uid {}, ask who is left of them, "
-                             "and what is free is for other users: ask again when one of them is "
-                             "answered",
-                             questions_.size(), own, key.second));
-  }
-  const Status room =
-      CheckRoom(questions_, key, message.leader, jobs_.directory().Find(key), jobs_.options());
+  const Status room = CheckRoom(questions_, asked_services_, key, message.leader,
+                                jobs_.directory().Find(key), jobs_.options());
   if (!room) return room.error();
   return Add(key, {message.leader});
 }
@@ -126,8 +116,18 @@ FollowedQuorums::Questions::iterator FollowedQuorums::Add(const JobKey& key,
   return opened;
 }
 
+std::vector<QuorumPlace> FollowedQuorums::PlacesFor(Question& question) {
+  const std::uint32_t uid = question.key.second;
+  asked_services_.Remove(uid, question.places);
+  std::vector<QuorumPlace> places = PlacesWithinLimit(
+      question, asked_services_, jobs_.directory().Find(question.key), jobs_.options());
+  asked_services_.Add(uid, question.places);
+  return places;
+}
+
 void FollowedQuorums::MoveTo(Question& question, std::vector<QuorumPlace> places) {
   HR_CHECK(!places.empty(), question.key.first);
+  const std::uint32_t uid = question.key.second;
   std::vector<std::string> left;
   for (const QuorumPlace& each : question.places.all()) left.push_back(each.leader);
   for (QuorumPlace& each : places) {
@@ -135,26 +135,39 @@ void FollowedQuorums::MoveTo(Question& question, std::vector<QuorumPlace> places
     std::erase(left, each.leader);
     if (jobs_.IsUp(each.leader)) each.state = QuorumPlace::State::kUp;
   }
+  if (asked_services_.Remove(uid, question.places) && !left.empty()) have_room_.insert(uid);
   question.places.Replace(std::move(places));
+  asked_services_.Add(uid, question.places);
   for (const std::string& leader : left) jobs_.ReleaseLeader(leader);
   // The remaining places may have other indices.
   question.meeting.reset();
 }
 
+// Each message of a client may change what is known of one job: no more is looked at than that.
 void FollowedQuorums::RefreshPlaces() {
-  if (std::exchange(places_known_, jobs_.directory().changes()) == jobs_.directory().changes()) {
-    return;
+  for (const JobKey& key : jobs_.directory().ChangedSince(places_known_)) {
+    const auto asked = FindAsked(key);
+    if (asked != questions_.end()) RefreshPlacesOf(asked->first, asked->second);
   }
+  places_known_ = jobs_.directory().changes();
+  const std::set<std::uint32_t> users = std::exchange(have_room_, {});
+  if (users.empty()) return;
   for (auto& [number, question] : questions_) {
-    std::vector<QuorumPlace> places = PlacesFor(question);
-    const bool same = std::ranges::equal(places, question.places.all(), {}, &QuorumPlace::leader,
-                                         &QuorumPlace::leader) &&
-                      std::ranges::equal(places, question.places.all(), {}, &QuorumPlace::meets,
-                                         &QuorumPlace::meets);
-    if (same) continue;
-    MoveTo(question, std::move(places));
-    Report(number, question);
+    const std::uint32_t uid = question.key.second;
+    const bool may_have = question.left_out > 0 && users.contains(uid) &&
+                          asked_services_.MayAsk(uid, question.first_left_out);
+    if (may_have) RefreshPlacesOf(number, question);
   }
+}
+
+void FollowedQuorums::RefreshPlacesOf(std::uint32_t number, Question& question) {
+  std::vector<QuorumPlace> places = PlacesFor(question);
+  const auto same = [](const QuorumPlace& one, const QuorumPlace& other) {
+    return one.leader == other.leader && one.meets == other.meets;
+  };
+  if (std::ranges::equal(places, question.places.all(), same)) return;
+  MoveTo(question, std::move(places));
+  Report(number, question);
 }
 
 bool FollowedQuorums::WasDecided(const SessionIdentity& identity) const {
@@ -183,12 +196,6 @@ void FollowedQuorums::Leave(Questions::iterator question) {
     if (place.IsUp()) jobs_.SendTo(place.leader, LeaveQuorum{.job = question->first});
   }
   Erase(question);
-}
-
-std::map<std::uint32_t, FollowedQuorums::Asker>::iterator FollowedQuorums::FindClient(
-    std::map<std::uint32_t, Asker>& askers, std::uint64_t client) {
-  return std::ranges::find_if(
-      askers, [client](const auto& entry) { return entry.second.client == client; });
 }
 
 void FollowedQuorums::HandleApplicant(const AskQuorum& message) {
@@ -400,8 +407,9 @@ void FollowedQuorums::Close(Questions::iterator question, const Result<Quorum>& 
 
 void FollowedQuorums::Erase(Questions::iterator question) {
   const Question gone = std::move(question->second);
-  places_known_.reset();  // others of its user may have room now
   questions_.erase(question);
+  const std::uint32_t uid = gone.key.second;
+  if (asked_services_.Remove(uid, gone.places)) have_room_.insert(uid);
   for (const QuorumPlace& place : gone.places.all()) jobs_.ReleaseLeader(place.leader);
 }
 

@@ -22,6 +22,7 @@
 
 #include "ipc/base/clock.h"
 #include "service/cluster/asked_question.h"
+#include "service/cluster/asked_services.h"
 #include "service/cluster/followed_jobs.h"
 #include "service/cluster/known_members.h"
 #include "service/cluster/peer_messages.h"
@@ -34,8 +35,6 @@
 
 namespace headrace::service {
 
-// Limit of open questions.
-inline constexpr std::size_t kQuorumsAskedMax = 256;
 // How long a node keeps reporting its lost members when none of them is left to ask.
 inline constexpr TimeNs kLostMembersToldNs = 10 * kSecond;
 // Limit of rendezvous that ranks name beyond the known places of their job; further ones are not
@@ -97,15 +96,12 @@ class FollowedQuorums {
   void HandleApplicant(const AskQuorum& message);
   // Records where the job of the member was, as its client has kept it.
   void NotePlaces(const AskQuorum& message);
-  // Finds the asker or applicant of that connection.
-  static std::map<std::uint32_t, Asker>::iterator FindClient(std::map<std::uint32_t, Asker>& askers,
-                                                             std::uint64_t client);
   Questions::iterator Add(const JobKey& key, std::set<std::string> rendezvous);
   void MoveTo(Question& question, std::vector<QuorumPlace> places);
-  std::vector<QuorumPlace> PlacesFor(Question& question) const {
-    return PlacesWithinLimit(question, questions_, jobs_.directory().Find(question.key),
-                             jobs_.options());
-  }
+  // The services that the question may go to now.
+  std::vector<QuorumPlace> PlacesFor(Question& question);
+  // Asks these services, and reports the question again if they are others than before.
+  void RefreshPlacesOf(std::uint32_t number, Question& question);
   // Reports the question again if its meeting place has changed.
   void CheckMeeting(std::uint32_t number, Question& question);
   void Leave(Questions::iterator question);
@@ -126,8 +122,9 @@ class FollowedQuorums {
   Questions questions_;
   // Answers for clients that have not asked again yet, by connection.
   std::map<std::uint64_t, Result<Quorum>> answers_;
-  // JobDirectory::changes that the questions have seen; nothing: they shall look again.
-  std::optional<std::uint64_t> places_known_ = 0;
+  AskedServices asked_services_;         // by all questions
+  std::uint64_t places_known_ = 0;       // JobDirectory::changes that the questions have seen
+  std::set<std::uint32_t> have_room_{};  // users who may ask more services than before
   std::uint32_t asked_ = 0;
   std::uint32_t applied_ = 0;
 };

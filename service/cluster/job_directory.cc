@@ -68,8 +68,16 @@ void JobDirectory::Note(const JobKey& job, JobPlaces places) {
   Forget(job);
   if (known_.size() == kPlacedJobsMax) ForgetOne();
   HR_CHECK(known_.size() < kPlacedJobsMax, known_.size());
-  known_.push_back({.job = job, .places = std::move(places)});
-  ++changes_;
+  known_.push_back({.job = job, .places = std::move(places), .change = ++changes_});
+}
+
+std::vector<JobDirectory::JobKey> JobDirectory::ChangedSince(std::uint64_t changes) const {
+  std::vector<JobKey> jobs;
+  // Each is recorded behind those before.
+  for (auto known = known_.rbegin(); known != known_.rend() && known->change > changes; ++known) {
+    jobs.push_back(known->job);
+  }
+  return jobs;
 }
 
 void JobDirectory::NoteRunning(const JobKey& job, const Agreement& agreement,

@@ -60,11 +60,14 @@ class JobDirectory {
   void Forget(const JobKey& job);
 
   std::uint64_t changes() const { return changes_; }
+  // The jobs that were recorded since there were so many changes.
+  std::vector<JobKey> ChangedSince(std::uint64_t changes) const;
 
  private:
   struct Known {
     JobKey job;
     JobPlaces places;
+    std::uint64_t change = 0;  // that recorded it
   };
   void ForgetOne();
 

@@ -14,9 +14,12 @@ namespace {
 constexpr std::size_t kNodeBytesMax = 63;
 constexpr std::string_view kNone = "-";
 
+// Of printable ASCII, as other services ask it of a node's name: they end the connection that all
+// users share where they are sent another.
 bool IsWord(std::string_view text, std::size_t size_max) {
-  return !text.empty() && text.size() <= size_max && text == Printable(text, size_max) &&
-         text.find(' ') == std::string_view::npos;
+  return !text.empty() && text.size() <= size_max &&
+         std::all_of(text.begin(), text.end(),
+                     [](char letter) { return letter > ' ' && letter <= '~'; });
 }
 
 std::string_view WordOf(const std::string& text) {

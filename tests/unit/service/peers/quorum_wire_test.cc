@@ -1,6 +1,7 @@
 // Who is left of a job, as it goes over the network.
 #include <gtest/gtest.h>
 
+#include "service/session/job_place.h"
 #include "service/session/quorum.h"
 #include "service/session/session.h"
 #include "tests/unit/service/peers/wire_trip.h"
@@ -100,6 +101,23 @@ TEST(QuorumWire, PlacesPassUnchanged) {
   ReportJobPlaces undecided = Known();
   undecided.places.membership = {};
   EXPECT_EQ(Passed(undecided).places, undecided.places);
+}
+
+// A message that is refused ends the connection, which carries the jobs of all users.
+TEST(QuorumWire, PlacesThatAClientMayReturnPass) {
+  std::size_t passed_count = 0;
+  for (int letter = 1; letter < 256; ++letter) {
+    const std::string word(1, static_cast<char>(letter));
+    for (const std::string& text : {word + " b:1\n", "b" + word + " b:1\n", "b " + word + "\n"}) {
+      const auto places = ParsePlaces(text);
+      if (!places) continue;
+      ReportJobPlaces report = Known();
+      report.places.places = *places;
+      EXPECT_EQ(Passed(report).places.places, *places) << text;
+      ++passed_count;
+    }
+  }
+  EXPECT_GT(passed_count, 3U * 90);
 }
 
 TEST(QuorumWire, RefusesPlacesThatNoJobHas) {

@@ -24,7 +24,8 @@ TEST(JobPlaces, AreReadAsTheyWereWritten) {
 
 TEST(JobPlaces, AreRefusedWhereAClientReturnsOthers) {
   for (const std::string text : {"\n", "a\n", "a \n", " a:1\n", "- -\n", "a b c\n", "a\tb:1\n",
-                                 "a b:1\n\n", "a b:1\nc\x1b[2J d:1\n"}) {
+                                 "a b:1\n\n", "a b:1\nc\x1b[2J d:1\n", "caf\xc3\xa9 a:1\n",
+                                 "\xff a:1\n", "a a:1\xc2\xa0\n", "a\x7f a:1\n"}) {
     const auto read = ParsePlaces(text);
     ASSERT_FALSE(read) << text;
     EXPECT_EQ(read.error().code(), Code::kInvalidArgument);
