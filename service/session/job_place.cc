@@ -14,8 +14,8 @@ namespace {
 constexpr std::size_t kNodeBytesMax = 63;
 constexpr std::string_view kNone = "-";
 
-// Of printable ASCII, as other services ask it of a node's name: they end the connection that all
-// users share where they are sent another.
+// Whether it is printable ASCII, as other services ask it of a node's name: they end the connection
+// that all users share where they are sent another.
 bool IsWord(std::string_view text, std::size_t size_max) {
   return !text.empty() && text.size() <= size_max &&
          std::all_of(text.begin(), text.end(),
