@@ -193,7 +193,8 @@ class Rendezvous(unittest.TestCase):
     """A leader that does not answer."""
 
     def setUp(self) -> None:
-        self.service = Service("--node-address", "127.0.0.1:0", "--late-ms", "300")
+        # Long enough for a connection to be refused on a busy machine, and less than ranks wait.
+        self.service = Service("--node-address", "127.0.0.1:0", "--late-ms", "2000")
         self.addCleanup(self.service.close)
         self.service.start()
 
