@@ -147,6 +147,7 @@ void JobCommands::EndDraining(Job& job, TimeNs now) {
 void JobCommands::FinishJobDrain(Job& job, TimeNs now) {
   DrainState& drain = job.steering.drain;
   if (!drain.agreed || drain.done || job.failed || job.open.operations > 0) return;
+  if (job.pairs().sent() > 0) return;
   for (const std::uint32_t rank : job.local()) {
     if (job.rank_entry(rank).operations < drain.operations) return;
   }

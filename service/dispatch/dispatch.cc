@@ -572,15 +572,14 @@ void Dispatch::FinishDrain(TimeNs now) {
     drain_deadline_ = kNever;
     const Failure failure{Code::kUnavailable, "the service shut down before it could be done"};
     for (const std::unique_ptr<Job>& job : jobs_) {
-      if (job->spans_nodes() && job->busy()) {
+      if (job->spans_nodes() && job->HoldsUp()) {
         parts_->flow.FailJob(*job, failure, Flow::Found::kHere, now);
       }
       parts_->flow.FailOpenOperations(*job, Flow::Which::kAll, 0, failure, now);
       parts_->flow.FailGradientsHere(*job, failure, now);
     }
   }
-  const bool open =
-      std::any_of(jobs_.begin(), jobs_.end(), [](const auto& job) { return job->busy(); });
+  const bool open = std::ranges::any_of(jobs_, [](const auto& job) { return job->HoldsUp(); });
   if (open) return;
   drained_ = true;
   drain_deadline_ = kNever;

@@ -3,8 +3,8 @@
 //
 // The receiver's node matches. A send is announced to it; when a receive has taken it, and each of
 // its blocks stands on the lanes there, the sender's node gets the notice that it may go. A short
-// message travels with its announcement, and the sender's node gets the notice that it was
-// received. The early end of a send or its receive is reported to the other side, once.
+// message travels with its announcement, which ends its send; the sender's node gets the notice
+// that it was received. The early end of a send or its receive is reported to the other side, once.
 //
 // They go over the job's links from lane to lane (transport/network.h), in the order in which they
 // were sent.
@@ -36,7 +36,7 @@ inline constexpr std::uint64_t kSendNamesEnd = std::uint64_t{1} << 47;
 // The bytes of a send, at most.
 inline constexpr std::uint64_t kSendBytesMax = std::uint64_t{1} << 40;
 // The bytes of a message that travels with its announcement, at most; and of all from one node to
-// another, of one job, that have not ended.
+// another, of one job, that were not received.
 inline constexpr std::size_t kSendDataMax = std::size_t{64} << 10;
 inline constexpr std::size_t kSendDataOpenMax = std::size_t{1} << 20;
 // The bytes of a cause on its way.

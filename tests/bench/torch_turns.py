@@ -20,7 +20,7 @@ NEEDED = ("headrace", "gloo")  # a failure of another contender is its own, and 
 # As peers/torch_rank.py has them.
 OPERATIONS = (
     "all_reduce", "broadcast", "all_gather_into_tensor", "all_gather", "reduce_scatter_tensor", "reduce_scatter",
-    "reduce", "gather", "scatter", "all_to_all_single", "send_recv",
+    "reduce", "gather", "scatter", "all_to_all_single", "send_recv", "send_one_way",
 )  # fmt: skip
 REPETITIONS = {4 * KIB: 60, 64 * KIB: 40, 1 * MIB: 16, 16 * MIB: 4, 64 * MIB: 2}
 SMOKE_REPETITIONS = {4 * KIB: 3, 1 * MIB: 2}

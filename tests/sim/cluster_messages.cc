@@ -41,6 +41,22 @@ std::optional<std::string> ClusterSimulation::AnswerMessages() {
     }
     if (!any) break;
   }
+  return ReceiveWhatWasSent();
+}
+
+// The sends of short messages to other nodes end before anybody receives them.
+std::optional<std::string> ClusterSimulation::ReceiveWhatWasSent() {
+  for (const Messages::Triple& triple : messages_.Unreceived()) {
+    const auto job =
+        std::ranges::find_if(jobs_, [&](const Job& each) { return each.id == triple.job; });
+    if (job == jobs_.end() || !job->slots[triple.target].IsLive()) continue;
+    const Rank::OtherSide receive{
+        .sends = false, .rank = triple.target, .other = triple.source, .tag = triple.tag};
+    job->slots[triple.target].rank->Answer(messages_, receive, Timeout(), dice_);
+    OnAnswered(*job);
+    Advance(50 * kMillisecond);
+    if (auto wrong = Check()) return wrong;
+  }
   return std::nullopt;
 }
 

@@ -117,6 +117,7 @@ class ClusterSimulation {
   void PostMessages(Job& job, RankSlot& slot);
   // Posts the other side of every message that is open, where its rank is there.
   std::optional<std::string> AnswerMessages();
+  std::optional<std::string> ReceiveWhatWasSent();
   void LoseRank();
   // `exited`: it cannot come back as that rank.
   void CloseRank(RankSlot& slot, bool orderly, bool exited = false);

@@ -91,11 +91,19 @@ std::optional<std::string> Messages::ReceiveEnded(const Triple& expected,
   return std::nullopt;
 }
 
+std::vector<Messages::Triple> Messages::Unreceived() const {
+  std::vector<Triple> unreceived;
+  for (const Message& message : messages_) {
+    if (message.ok == true && !message.received) unreceived.push_back(message.triple);
+  }
+  return unreceived;
+}
+
 std::optional<std::string> Messages::Lost() const {
   for (std::size_t number = 0; number < messages_.size(); ++number) {
     const Message& message = messages_[number];
     if (message.ok == true && !message.received) {
-      return fmt::format("message {} {} has come, its sender was told, and nobody has it", number,
+      return fmt::format("the send of message {} {} has ended, and nobody has received it", number,
                          DescribeTriple(message.triple));
     }
   }

@@ -1,6 +1,6 @@
 // What the ranks of simulated jobs sent and received: finds the message that came twice, to the
 // wrong rank, before one that was sent earlier, or with other bytes; and the one that was lost
-// although its sender was told that it had come.
+// although its send had ended.
 //
 // A message has its number in every element, so that whoever receives says which one it was.
 #pragma once
@@ -48,6 +48,8 @@ class Messages {
   std::optional<std::string> ReceiveEnded(const Triple& expected, const ipc::Outcome& outcome,
                                           std::uint32_t source, std::uint64_t record,
                                           std::span<const std::byte> memory);
+  // Those whose sends have ended well, and that nobody has received yet.
+  std::vector<Triple> Unreceived() const;
   // When all have ended and all who received were asked: whether any was lost.
   std::optional<std::string> Lost() const;
 

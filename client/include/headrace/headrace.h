@@ -535,11 +535,13 @@ HR_API hr_status hr_barrier(hr_session* session, hr_operation* operation, hr_err
  * first or, between nodes, that the receiver's node was told of first. Either side may be posted
  * first, at any time between other operations; data moves when both are posted. A receive ends when
  * its data has arrived. A send ends when its memory may be used again: inside a node that is the
- * same moment, between nodes the data has been handed to the network by then. Both sides must have
- * the same count and element type; otherwise both end with HR_MISMATCH. Sends and receives have
- * credits of their own and go before the job's other blocks.
+ * same moment, between nodes the data has been handed to the network by then. So a send of 64 KiB
+ * or less from host memory to another node may end well before its receive is posted. If that
+ * message is not received then, the receive has the error and the job's events name the send. Both
+ * sides must have the same count and element type; otherwise both, if they are open, end with
+ * HR_MISMATCH. Sends and receives have credits of their own and go before the job's other blocks.
  *
- * The earlier of the two timeouts ends both sides with HR_TIMEOUT. A send that ended without its
+ * The earlier of the two timeouts ends both sides with HR_TIMEOUT. A send that failed without its
  * receive also fails that receive, with the same cause, so that a later message never takes the
  * place of a lost one. If a rank dies or leaves without posting its side, the other ends with
  * HR_PEER_LOST. A rank may have 1024 open sends and receives whose other side is not posted; a

@@ -363,6 +363,8 @@ class Session:
     ) -> Operation:
         """Gives x to rank ``to``, which receives it under the same tag; ends when x may be used again.
 
+        Between nodes that may be before there is a receive, if x is of 64 KiB or less in the host's memory.
+
         Sends and receives are matched by source, target and tag, in the order of the calls, and may be
         made at any time between other operations, on one node and between nodes.
         """

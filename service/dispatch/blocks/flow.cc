@@ -112,11 +112,23 @@ void Flow::Form(Job& job, JobNodes nodes, TimeNs now) {
     job.device_codecs = encodes ? lanes_.DeviceCodecs() : 0;
     events_.Report(job, Code::kOk, job.DescribeNodes());
   }
-  if (job.nodes() != nullptr) SendWhatWasBefore(job);
+  if (job.nodes() != nullptr) {
+    for (const std::uint64_t sequence : SendsToAnnounce(job)) {
+      Announce(job, job.pairs().at(sequence).operation, now);
+    }
+    SendWhoHasLeft(job);
+  }
   // People may have steered it before its lanes knew it.
   if (job.nodes() != nullptr && job.in_force.share != schedule::JobShare{})
     blocks_.SetShare(job, now);
   BeginHeldBack(job, now);
+}
+
+void Flow::Announce(Job& job, Operation& operation, TimeNs now) {
+  Pair& pair = job.pairs().at(operation.spec.sequence);
+  SendAnnounced(job, pair);
+  if (pair.data_size > 0) return End(job, operation, now);
+  Begin(job, operation, now);
 }
 
 void Flow::Begin(Job& job, Operation& operation, TimeNs now) {
@@ -272,6 +284,9 @@ void Flow::End(Job& job, Operation& operation, TimeNs now) {
 // receive. A rank that is gone cannot be told.
 void Flow::ClosePair(Job& job, Pair& pair) {
   Operation& operation = pair.operation;
+  if (pair.data_size > 0 && pair.away == Away::kGoes && !operation.failure) {
+    return job.pairs().KeepSent(pair);
+  }
   const bool timed_out = operation.failure && operation.failure->code == Code::kTimeout;
   const OperationSpec& spec = operation.spec;
   const bool from_any = spec.source == ipc::kAnyRank;

@@ -77,6 +77,8 @@ class Flow {
   void OnMoved(Job* job, const LaneMoved& message);
 
   // ---- ready ----
+  // A send to a rank of another node: reports it there, and ends it if its message goes along.
+  void Announce(Job& job, Operation& operation, TimeNs now);
   // Begins the operation and those that were ready and waited for it, or shows which rank it waits
   // for.
   void Begin(Job& job, Operation& operation, TimeNs now);

@@ -222,7 +222,7 @@ void Intake::Join(Job& job, Operation& operation, std::uint32_t rank, const Oper
   if (awaits) Await(job, rank, record, spec.sequence);
   if (operation.paired() && job.nodes() != nullptr && spec.kind == ipc::kSend &&
       !job.IsHere(spec.target)) {
-    SendAnnounced(job, job.pairs().at(spec.sequence));
+    return flow_.Announce(job, operation, now);
   }
   flow_.Begin(job, operation, now);
 }

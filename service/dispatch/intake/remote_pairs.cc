@@ -151,6 +151,10 @@ Pair* RemotePairs::FindOrOpen(Job& job, std::uint32_t node, const SendNotice& no
   } else {
     if (auto failure = WhyNot(job, notice); failure) {
       SendRefused(job, node, notice, *failure);
+      // Its sender has gone on, and the next receive would get a later message in its place.
+      if (failure->code == Code::kExhausted && !notice.data.empty()) {
+        flow_.FailJob(job, std::move(*failure), Flow::Found::kHere, now);
+      }
       return nullptr;
     }
     pair = &job.pairs().Open(ipc::kSend, sides, notice.source);
@@ -191,16 +195,26 @@ void RemotePairs::OnReady(Job& job, std::uint32_t node, const SendNotice& notice
   if (pair->operation.state == Operation::State::kGathering) flow_.Begin(job, pair->operation, now);
 }
 
-Pair* RemotePairs::FindSend(Job& job, std::uint32_t node, const SendNotice& notice) {
+Pair* RemotePairs::FindGoing(Job& job, std::uint32_t node, const SendNotice& notice) {
   if (TrafficClassOf(notice.send) != schedule::TrafficClass::kPaired) return nullptr;
   if (PairPlace(notice.send) >= job.pairs().capacity()) return nullptr;
   Pair& pair = job.pairs().at(notice.send);
   const Operation& operation = pair.operation;
-  const bool same = operation.open() && operation.spec.sequence == notice.send &&
-                    pair.away == Away::kGoes && pair.node == node &&
-                    operation.spec.source == notice.source &&
+  const bool same = operation.state != Operation::State::kFree &&
+                    operation.spec.sequence == notice.send && pair.away == Away::kGoes &&
+                    pair.node == node && operation.spec.source == notice.source &&
                     operation.spec.target == notice.target;
-  return same && !operation.failure ? &pair : nullptr;
+  return same ? &pair : nullptr;
+}
+
+Pair* RemotePairs::FindSend(Job& job, std::uint32_t node, const SendNotice& notice) {
+  Pair* const pair = FindGoing(job, node, notice);
+  return pair != nullptr && pair->operation.open() && !pair->operation.failure ? pair : nullptr;
+}
+
+Pair* RemotePairs::FindSent(Job& job, std::uint32_t node, const SendNotice& notice) {
+  Pair* const pair = FindGoing(job, node, notice);
+  return pair != nullptr && pair->sent ? pair : nullptr;
 }
 
 void RemotePairs::OnMayGo(Job& job, std::uint32_t node, const SendNotice& notice, TimeNs now) {
@@ -229,7 +243,18 @@ void RemotePairs::OnWithdrawn(Job& job, std::uint32_t node, const SendNotice& no
   flow_.FailOperationHere(job, pair->operation, {notice.code, notice.cause}, now);
 }
 
+// Its sender has gone on; whoever was to receive it has the error.
+void RemotePairs::OnSentRefused(Job& job, Pair& pair, const SendNotice& notice) {
+  flow_.events().Announce(
+      job, notice.code,
+      fmt::format("{} was not received: {}", job.DescribeOperation(pair.operation), notice.cause));
+  job.pairs().Free(pair);
+}
+
 void RemotePairs::OnRefused(Job& job, std::uint32_t node, const SendNotice& notice, TimeNs now) {
+  if (Pair* const sent = FindSent(job, node, notice); sent != nullptr) {
+    return OnSentRefused(job, *sent, notice);
+  }
   Pair* const pair = FindSend(job, node, notice);
   if (pair == nullptr) return;
   pair->other_knows = true;
@@ -237,14 +262,11 @@ void RemotePairs::OnRefused(Job& job, std::uint32_t node, const SendNotice& noti
 }
 
 void RemotePairs::OnReceived(Job& job, std::uint32_t node, const SendNotice& notice, TimeNs now) {
-  Pair* const pair = FindSend(job, node, notice);
-  if (pair == nullptr) return;
-  if (pair->data_size == 0 || !pair->waits()) {
-    return OnProtocolError(job, node, "received a send that it was not sent", now);
+  if (Pair* const sent = FindSent(job, node, notice); sent != nullptr) {
+    return job.pairs().Free(*sent);
   }
-  pair->other_knows = true;
-  job.pairs().Match(*pair, notice.source);
-  flow_.End(job, pair->operation, now);
+  if (FindSend(job, node, notice) == nullptr) return;
+  OnProtocolError(job, node, "received a send that it was not sent", now);
 }
 
 // Its last sends came before this.

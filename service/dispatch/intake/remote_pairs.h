@@ -34,14 +34,20 @@ class RemotePairs {
   void OnReady(Job& job, std::uint32_t node, const SendNotice& notice, TimeNs now);
   void OnMayGo(Job& job, std::uint32_t node, const SendNotice& notice, TimeNs now);
   void OnWithdrawn(Job& job, std::uint32_t node, const SendNotice& notice, TimeNs now);
+  void OnSentRefused(Job& job, Pair& pair, const SendNotice& notice);
   void OnRefused(Job& job, std::uint32_t node, const SendNotice& notice, TimeNs now);
   void OnReceived(Job& job, std::uint32_t node, const SendNotice& notice, TimeNs now);
   void OnLeft(Job& job, const SendNotice& notice, TimeNs now);
   // Keeps what came before this node knew that the job had formed.
   void KeepEarly(Job& job, SendNotices message, TimeNs now);
   static bool AreWhereItSays(const Job& job, std::uint32_t node, const SendNotice& notice);
-  // The send of this node that the notice is about; null when it has ended.
+  // The send of this node that the notice is about, whether it has ended or not; null when its
+  // place is another's.
+  static Pair* FindGoing(Job& job, std::uint32_t node, const SendNotice& notice);
+  // Only if it is open.
   static Pair* FindSend(Job& job, std::uint32_t node, const SendNotice& notice);
+  // Only if it ended when it was announced, and its message was not received.
+  static Pair* FindSent(Job& job, std::uint32_t node, const SendNotice& notice);
   void OnProtocolError(Job& job, std::uint32_t node, const std::string& what, TimeNs now);
 
   Flow& flow_;

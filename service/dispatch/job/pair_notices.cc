@@ -33,7 +33,8 @@ bool TravelsAtOnce(const Job& job, const Pair& pair) {
   const std::uint64_t bytes = spec.Bytes();
   return !spec.OnGpu() && !pair.operation.posts.Awaits(spec.source) && bytes > 0 &&
          bytes <= kSendDataMax && job.pairs().data_going[pair.node] + bytes <= kSendDataOpenMax &&
-         job.in_force.share.limit_bytes_per_s == 0 && !job.steering.paused();
+         job.pairs().MayKeepSent(spec.source) && job.in_force.share.limit_bytes_per_s == 0 &&
+         !job.steering.paused();
 }
 
 }  // namespace
@@ -63,7 +64,7 @@ void SendAnnounced(Job& job, Pair& pair, const std::optional<Failure>& failure) 
   Push(job, pair, std::move(notice));
 }
 
-void SendWhatWasBefore(Job& job) {
+std::vector<std::uint64_t> SendsToAnnounce(Job& job) {
   std::vector<std::uint64_t> sends;
   job.ForEachOpen([&](const Operation& operation) {
     const OperationSpec& spec = operation.spec;
@@ -72,7 +73,10 @@ void SendWhatWasBefore(Job& job) {
     }
   });
   std::ranges::sort(sends);
-  for (const std::uint64_t sequence : sends) SendAnnounced(job, job.pairs().at(sequence));
+  return sends;
+}
+
+void SendWhoHasLeft(Job& job) {
   for (const std::uint32_t rank : job.local()) {
     if (!job.rank_entry(rank).gone) continue;
     SendLeft(job, rank,

@@ -4,7 +4,9 @@
 // Dispatch's thread.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "service/dispatch/job/job.h"
 
@@ -13,8 +15,10 @@ namespace headrace::service {
 // A send of this node to a rank of another one is posted, and its job has formed; or had ended with
 // that failure before.
 void SendAnnounced(Job& job, Pair& pair, const std::optional<Failure>& failure = std::nullopt);
-// The job has formed: the sends that were posted before, and the ranks that have left.
-void SendWhatWasBefore(Job& job);
+// The job has formed: the sends that were posted before, in their order.
+std::vector<std::uint64_t> SendsToAnnounce(Job& job);
+// After these, the ranks that have left.
+void SendWhoHasLeft(Job& job);
 // What was announced with it is where it belongs.
 void SendReceived(Job& job, const Pair& pair);
 // A rank of this node has left the job, to all others: after its last sends.

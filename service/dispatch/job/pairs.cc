@@ -45,7 +45,8 @@ Pair& Pairs::Open(Collective kind, const PairSides& sides, std::uint32_t rank) {
   HR_CHECK(opened.operation.state == Operation::State::kFree && !opened.waits(), place);
   opened.operation = Operation{};
   opened.away = Away::kNo;
-  opened.announced = opened.other_knows = opened.send_ready = opened.withdrawn = false;
+  opened.announced = opened.sent = opened.other_knows = false;
+  opened.send_ready = opened.withdrawn = false;
   opened.send = 0;
   opened.blocks_released = 0;
   opened.standing_ahead = 0;
@@ -98,8 +99,22 @@ void Pairs::DropData(Pair& pair) {
   pair.data = {};
 }
 
+void Pairs::KeepSent(Pair& pair) {
+  HR_CHECK(pair.away == Away::kGoes && pair.data_size > 0 && !pair.sent,
+           pair.operation.spec.sequence);
+  if (pair.waits()) Match(pair, pair.operation.spec.source);
+  pair.operation.state = Operation::State::kTombstone;
+  pair.sent = true;
+  ++sent_count_[pair.opened_by];
+  ++sent_;
+}
+
 void Pairs::Free(Pair& pair) {
   DropData(pair);
+  if (std::exchange(pair.sent, false)) {
+    --sent_count_[pair.opened_by];
+    --sent_;
+  }
   HR_CHECK(pair.operation.state != Operation::State::kFree, pair.operation.spec.sequence);
   if (pair.away == Away::kComes) named_.erase(named_.iterator_to(pair));
   if (pair.waits()) waiting_.erase(waiting_.iterator_to(pair));

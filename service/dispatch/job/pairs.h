@@ -14,7 +14,8 @@
 // and open a pair here that nobody of this node has posted, or complete one.
 //
 // A short message travels with its announcement, and is copied to the receiver's memory when a
-// receive takes it; the send ends when the receiver's node says so.
+// receive takes it. The send ends when it has been announced; its place and its bytes are free when
+// the receiver's node reports that they were received.
 //
 // A rank has at most kOperationsMax pairs that it opened, tombstones included. Memory for more of
 // them is allocated when so many are open for the first time, and kept.
@@ -53,6 +54,7 @@ struct Pair : boost::intrusive::set_base_hook<>, NameHook {
   Away away = Away::kNo;
   std::uint32_t node = 0;    // of the other side, where it is away
   bool announced = false;    // of one that goes: the other node knows of it
+  bool sent = false;         // likewise: it has ended, and its message was not received yet
   bool other_knows = false;  // that it has ended early, or said so itself
   // For a pair whose send is on another node.
   std::uint64_t send = 0;             // what its node calls it
@@ -82,7 +84,7 @@ struct Pair : boost::intrusive::set_base_hook<>, NameHook {
 
 class Pairs {
  public:
-  explicit Pairs(std::uint32_t world_size) : opened_count_(world_size) {}
+  explicit Pairs(std::uint32_t world_size) : opened_count_(world_size), sent_count_(world_size) {}
 
   // The pair that a post of that kind completes; null when it opens one. Of a receive from any rank
   // too: the answer says which.
@@ -100,6 +102,12 @@ class Pairs {
   // The bytes of its message travel with its announcement from now on; not any more.
   void HoldData(Pair& pair, std::size_t size);
   void DropData(Pair& pair);
+  // The send has ended, and its bytes are on their way: keeps its place until they were received.
+  void KeepSent(Pair& pair);
+  // Whether another send of the rank may end before its message was received.
+  bool MayKeepSent(std::uint32_t rank) const { return sent_count_[rank] < kSentMax; }
+  // Messages whose sends have ended and that were not received, as far as is known here.
+  std::size_t sent() const { return sent_; }
   // It has ended; frees its place.
   void Free(Pair& pair);
 
@@ -122,8 +130,8 @@ class Pairs {
   // What other nodes sent before this one knew that the job had formed.
   std::vector<SendNotices> early;
   std::size_t early_count = 0;  // notices
-  // Bytes of messages that travel with their announcements, by the other node: of sends to it that
-  // have not ended, and of sends of it that were not received.
+  // Bytes of messages that travel with their announcements and were not received, by the other
+  // node: of sends to it, and of sends of it.
   std::array<std::size_t, transport::kNodesMax> data_going{};
   std::array<std::size_t, transport::kNodesMax> data_coming{};
   // When a block of a pair began last.
@@ -131,6 +139,9 @@ class Pairs {
 
  private:
   static constexpr std::size_t kSlab = 64;
+  // Sends of a rank that have ended and were not received: they count among the pairs that it
+  // opened, which leaves it the others.
+  static constexpr std::uint32_t kSentMax = kOperationsMax / 4;
   static constexpr std::size_t kPlacesMax = transport::kMembersMax * kOperationsMax;
   static_assert(kPlacesMax == std::size_t{1} << kPairPlaceBits);
   static_assert(kPairedSequence == kSendNamesBegin && kPlannedSequence == kSendNamesEnd);
@@ -170,6 +181,8 @@ class Pairs {
   std::vector<std::unique_ptr<std::array<Pair, kSlab>>> slabs_;
   std::vector<std::uint32_t> free_;
   std::vector<std::uint32_t> opened_count_;  // by rank: the pairs that it opened and that are there
+  std::vector<std::uint32_t> sent_count_;    // of them, those that are `sent`
+  std::size_t sent_ = 0;
   boost::intrusive::set<Pair, boost::intrusive::key_of_value<KeyOf>> waiting_;  // after the slabs
   boost::intrusive::set<Pair, boost::intrusive::base_hook<NameHook>,
                         boost::intrusive::key_of_value<NameOf>>

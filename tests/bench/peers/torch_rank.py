@@ -19,6 +19,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+ONE_WAY = 20  # messages in a row
+
 Memory = Callable[[], contextlib.AbstractContextManager]  # within which tensors are made
 
 
@@ -198,10 +200,28 @@ def send_recv(rank: int, ranks: int, count: int) -> Loop:
     return Loop(fill, run, lambda: torch.equal(back, share(rank if first else rank - 1, count)))
 
 
+def send_one_way(rank: int, ranks: int, count: int) -> Loop:
+    """Each even rank sends to its neighbour again and again, and waits for the end of each send."""
+    data, back, first = torch.empty(count), torch.empty(count), rank % 2 == 0
+
+    def fill(times: int) -> None:
+        back.zero_()
+        data.copy_(share(rank, count) * times)
+
+    def run() -> None:
+        for _ in range(ONE_WAY):
+            if first:
+                dist.send(data, rank + 1)
+            else:
+                dist.recv(back, rank - 1)
+
+    return Loop(fill, run, lambda: first or torch.equal(back, share(rank - 1, count)))
+
+
 OPERATIONS = {
     each.__name__: each
     for each in (all_reduce, broadcast, all_gather_into_tensor, all_gather, reduce_scatter_tensor, reduce_scatter,
-                 reduce, gather, scatter, all_to_all_single, send_recv)
+                 reduce, gather, scatter, all_to_all_single, send_recv, send_one_way)
 }  # fmt: skip
 
 

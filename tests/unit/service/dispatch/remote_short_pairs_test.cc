@@ -13,6 +13,8 @@ namespace headrace::support {
 namespace {
 
 using service::SendNoticeKind;
+using testing::AllOf;
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -22,8 +24,11 @@ TEST(RemoteShortPairs, TravelWithTheirAnnouncementWhenTheyAreShort) {
   world.Post(0, SendTo(3, kShort, 7));
   world.Advance();
   EXPECT_THAT(world.Told(), ElementsAre(SendNoticeKind::kAnnounced));
-  ExpectOpen(world[0], 1);
-  // What the sender does with its memory before the send has ended is its own affair.
+  ExpectOk(world[0], 1);
+  EXPECT_EQ(world.Open(0), 0U);
+  EXPECT_EQ(world.Open(1), 1U);
+  // The sender goes on with its memory.
+  std::ranges::fill(world[0].Elements<float>().first(kShort), -1.0F);
   world.Post(3, ReceiveFrom(0, kShort, 7), 8000);
   world.Advance();
   EXPECT_THAT(world.Told(), ElementsAre(SendNoticeKind::kReceived));
@@ -61,6 +66,51 @@ TEST(RemoteShortPairs, TravelAtOnceOnlyAsFarAsTheOtherNodeKeepsThem) {
   world.Post(2, ReceiveFrom(0, kShort, 7), 8192);
   world.Advance();
   world.ExpectNothingLeft();
+}
+
+// The sender has gone on: people see on its node what became of the message, and it makes room.
+TEST(RemoteShortPairs, ThatAreRefusedAreReportedWhereTheyWereSent) {
+  RemoteWorld world;
+  world.Post(0, SendTo(2, 4, 7));
+  world.Advance();
+  ExpectOk(world[0], 1);
+  world.Post(2, ReceiveFrom(0, 5, 7));
+  world.Advance();
+  ExpectFailed(world[2], 1, Code::kMismatch, {"send of 4 float32", "receive of 5 float32"});
+  EXPECT_THAT(world.cluster.node(0).watch_tap().events,
+              Contains(AllOf(HasSubstr("send of 4 float32 from rank 0 to rank 2, tag 7"),
+                             HasSubstr("was not received"))));
+  world.Post(0, SendTo(2, 4, 7), 5);
+  world.Post(2, ReceiveFrom(0, 4, 7), 500);
+  world.Advance();
+  ExpectOk(world[2], 2);
+  EXPECT_EQ(world.Element(2, 500), 5);
+  world.ExpectNothingLeft();
+}
+
+TEST(RemoteShortPairs, AServiceShutsDownOnlyWhenThoseItSentWereReceived) {
+  RemoteWorld world;
+  world.Post(0, SendTo(2, 4, 7), 5);
+  world.Advance();
+  ExpectOk(world[0], 1);
+  world.cluster.node(0).Send(service::Drain{world.cluster.now() + 10 * kSecond});
+  world.Advance();
+  EXPECT_TRUE(world.cluster.node(0).rpc().Of<service::Drained>().empty());
+  world.Post(2, ReceiveFrom(0, 4, 7), 500);
+  world.Advance();
+  ExpectOk(world[2], 1);
+  EXPECT_FALSE(world.cluster.node(0).rpc().Of<service::Drained>().empty());
+}
+
+// One that nobody receives does not hold it for good.
+TEST(RemoteShortPairs, AServiceThatShutsDownEndsTheJobOfWhatWasNotReceivedInTime) {
+  RemoteWorld world;
+  world.Post(0, SendTo(2, 4, 7), 5);
+  world.Advance();
+  world.cluster.node(0).Send(service::Drain{world.cluster.now() + kSecond});
+  world.Advance(2 * kSecond);
+  EXPECT_FALSE(world.cluster.node(0).rpc().Of<service::Drained>().empty());
+  ASSERT_EQ(world.cluster.node(0).peers().Of<service::JobFailed>().size(), 1U);
 }
 
 // A limit on what the job sends holds for them, too.
@@ -115,8 +165,8 @@ TEST(RemoteShortPairs, EndByNameWhenTheLinksFail) {
 
 TEST(RemoteShortPairs, ARankThatLeavesEndsWhatWaitsForItOnTheOtherNode) {
   RemoteWorld world;
-  world.Post(0, SendTo(2, 4, 3));       // nobody will receive it
-  world.Post(1, ReceiveFrom(2, 4, 3));  // nor send this
+  world.Post(0, SendTo(2, RemoteWorld::kLong, 3));  // nobody will receive it
+  world.Post(1, ReceiveFrom(2, 4, 3));              // nor send this
   world.Advance();
   world.Post(2, SendTo(0, 4, 3), 5);  // this is received
   world.cluster.node(1).Close(world[2], true, "left the job");
@@ -124,10 +174,10 @@ TEST(RemoteShortPairs, ARankThatLeavesEndsWhatWaitsForItOnTheOtherNode) {
   // The leader's word may be there before its last sends are.
   world.cluster.node(0).Send(
       service::RankLeft{world.job.id, 2, 0, 0, "rank 2 (pid 9) on node b left the job"});
-  world.Post(0, ReceiveFrom(2, 4, 3), 600);
+  world.Post(0, ReceiveFrom(2, 4, 3), 20'000);
   world.Advance();
   ExpectOk(world[0], 2);
-  EXPECT_EQ(world.Element(0, 600), 2005);
+  EXPECT_EQ(world.Element(0, 20'000), 2005);
   ExpectFailed(world[0], 1, Code::kPeerLost, {"rank 2 (pid", "left"});
   ExpectFailed(world[1], 1, Code::kPeerLost, {"rank 2 (pid 1002)", "left the job", "on node b"});
   world.Post(0, SendTo(2, 4, 3));
@@ -139,7 +189,7 @@ TEST(RemoteShortPairs, ARankThatLeavesEndsWhatWaitsForItOnTheOtherNode) {
 TEST(RemoteShortPairs, ASendToANodeThatAllRanksHaveLeftIsRefused) {
   RemoteWorld world(RemoteWorld::Ranks{{0}, {1}});
   world.cluster.node(1).Close(world[1], true, "left the job");
-  world.Post(0, SendTo(1, 4, 3));  // before it knows
+  world.Post(0, SendTo(1, RemoteWorld::kLong, 3));  // before it knows
   world.Advance();
   EXPECT_FALSE(world.cluster.node(1).JobRow(world.job.id).has_value());
   ExpectFailed(world[0], 1, Code::kPeerLost, {"rank 1 has left the job"});
