@@ -12,6 +12,8 @@ namespace {
 constexpr int kStepsMax = 90;
 constexpr std::uint32_t kTimeoutMs = 8000;
 constexpr std::uint32_t kCalmTimeoutMs = 600'000;
+// Longer than the ranks of one job wait while those of others train, in blocks of 64 bytes.
+constexpr std::uint32_t kSteeringTimeoutMs = 24'000;
 // A node stands still for less than half of it, and twice a seed at most while operations wait.
 constexpr std::uint32_t kStandstillTimeoutMs = 40'000;
 constexpr std::size_t kRanksMax = 6;
@@ -135,6 +137,7 @@ void ClusterSimulation::Trace(std::string what) {
 
 std::uint32_t ClusterSimulation::Timeout() const {
   if (mood_ == ClusterMood::kStandstill) return kStandstillTimeoutMs;
+  if (mood_ == ClusterMood::kSteering) return kSteeringTimeoutMs;
   return IsCalm() ? kCalmTimeoutMs : kTimeoutMs;
 }
 
