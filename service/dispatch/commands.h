@@ -51,6 +51,10 @@ class JobCommands {
   void FinishDrain(Job& job, TimeNs now) {
     if (job.in_force.draining) FinishJobDrain(job, now);
   }
+  // After whatever may have ended in any of them.
+  void FinishDrains(const Jobs& jobs, TimeNs now) {
+    for (const auto& job : jobs) FinishDrain(*job, now);
+  }
 
  private:
   // Rpc ends the lease as if the process were gone; all else follows from the lease's end, here and

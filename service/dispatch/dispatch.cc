@@ -126,6 +126,7 @@ bool Dispatch::Turn(TimeNs now) {
   catch_up_turns_ = read && catch_up_turns_ > 0 ? catch_up_turns_ - 1 : 0;
   if (now >= parts_->flow.next_deadline() && catch_up_turns_ == 0) {
     parts_->flow.Expire(jobs_, now);
+    parts_->commands.FinishDrains(jobs_, now);
     worked = true;
   }
   worked |= parts_->stragglers.Check(jobs_, now);
@@ -553,7 +554,7 @@ void Dispatch::DiscardGone(TimeNs now) {
       if (job.booked_on != id) rpc_.Send(SessionDiscarded{id});
       job.Changed();
     }
-    if (job.HasSessions()) {
+    if (job.HasSessions() || job.IsSending()) {
       ++i;
       continue;
     }

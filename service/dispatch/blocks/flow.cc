@@ -18,13 +18,6 @@
 namespace headrace::service {
 namespace {
 
-// How long another node may hold bytes of a send or receive that has ended early; longer than a
-// slow link needs for what is on it.
-constexpr TimeNs kLetGoMax = 60 * kSecond;
-
-// Links also fail because another node closes them, whose cause is on its way by the leader.
-constexpr TimeNs kBetterCauseWait = 500 * kMillisecond;
-
 // A failure that began with this work item names it already.
 Failure NamingOpen(const Failure& failure, const std::string& open) {
   if (failure.text.starts_with(open)) return failure;
@@ -412,6 +405,7 @@ void Flow::Withdraw(Job& job, Operation& operation, const Failure& failure, Time
 void Flow::FailJob(Job& job, Failure failure, Found found, TimeNs now) {
   if (!job.failed) {
     events_.Report(job, failure.code, failure.text);
+    events_.ReportUnreceived(job);
     if (found == Found::kHere && job.spans_nodes()) {
       // Sent once in a job's life at most.
       peers_.Send(JobFailed{job.id(), failure.code, failure.text});
@@ -512,6 +506,10 @@ bool Flow::IsBeyond(const Job& job, std::uint64_t last) {
   return false;
 }
 
+bool Flow::IsAway(Job& job, const Operation& operation) {
+  return operation.paired() && job.pairs().at(operation.spec.sequence).away != Away::kNo;
+}
+
 void Flow::Expire(Jobs& jobs, TimeNs now) {
   if (now >= plans_.next_release()) plans_.Release(jobs, now);
   if (now < next_deadline_) return;
@@ -530,7 +528,7 @@ void Flow::Expire(Jobs& jobs, TimeNs now) {
       if (operation.posts.deadline_ns > now) {
         AddDeadline(operation.posts.deadline_ns);
       } else if (operation.failure) {
-        FailJob(*job, DescribeHeld(*job, operation), Found::kHere, now);
+        FailJob(*job, DescribeHeld(*job, operation, kLetGoMax), Found::kHere, now);
       } else {
         Failure failure = DescribeTimeout(*job, operation, lanes_, now);
         // To find a chain takes a look at all that its user has open.
@@ -538,21 +536,22 @@ void Flow::Expire(Jobs& jobs, TimeNs now) {
         FailOperation(*job, operation, std::move(failure), now);
       }
     });
+    ExpireSent(*job, now);
     if (job->gradients && !job->gradients_failure) ExpireGradients(*job, now);
   }
 }
 
-// What others have of it ends when the links of the job are closed.
-Failure Flow::DescribeHeld(Job& job, const Operation& operation) {
-  const Pair& pair = job.pairs().at(operation.spec.sequence);
-  return {Code::kPeerLost,
-          fmt::format("node {} still holds {} {} after it ended: {}",
-                      job.nodes()->nodes[pair.node].name, job.DescribeOperation(operation),
-                      FormatSeconds(kLetGoMax), operation.failure->text)};
-}
-
-bool Flow::IsAway(Job& job, const Operation& operation) {
-  return operation.paired() && job.pairs().at(operation.spec.sequence).away != Away::kNo;
+// Nobody has received it: the receive that may still come ends with that.
+void Flow::ExpireSent(Job& job, TimeNs now) {
+  if (job.failed) return;
+  job.pairs().ForEachSent([&](Pair& pair) {
+    const TimeNs deadline_ns = pair.operation.posts.deadline_ns;
+    if (deadline_ns > now) return AddDeadline(deadline_ns);
+    const Failure failure = DescribeUnreceived(job, pair.operation, now);
+    SendEnded(job, pair, failure);
+    events_.ReportUnreceived(job, pair, failure);
+    job.pairs().Free(pair);
+  });
 }
 
 void Flow::ExpireGradients(Job& job, TimeNs now) {
@@ -568,6 +567,7 @@ void Flow::ExpireGradients(Job& job, TimeNs now) {
 
 void Flow::PostponeJob(Job& job, TimeNs by_ns) {
   job.ForEachOpen([by_ns](Operation& operation) { operation.posts.Postpone(by_ns); });
+  job.pairs().ForEachSent([by_ns](Pair& pair) { pair.operation.posts.Postpone(by_ns); });
   if (job.gradients) job.gradients->PostponeDeadlines(by_ns);
 }
 

@@ -150,6 +150,12 @@ class Flow {
   static JobId JobOf(std::uint64_t token) { return StageToken::Unpack(token).job; }
 
  private:
+  // How long another node may hold bytes of a send or receive that has ended early; longer than a
+  // slow link needs for what is on it.
+  static constexpr TimeNs kLetGoMax = 60 * kSecond;
+  // Links also fail because another node closes them, whose cause is on its way by the leader.
+  static constexpr TimeNs kBetterCauseWait = 500 * kMillisecond;
+
   // Whether every local rank has posted the operation and nothing else holds it back.
   static bool IsReady(const Job& job, const Operation& operation) {
     if (!job.formed() || operation.posts.ready() != job.WantedOf(operation.posts)) return false;
@@ -177,10 +183,10 @@ class Flow {
   void CompleteGradient(Job& job, std::uint32_t tensor, const Failure* failure);
   void CompleteFailedGradients(Job& job);
   void PostponeJob(Job& job, TimeNs by_ns);
+  void ExpireSent(Job& job, TimeNs now);
   void ExpireGradients(Job& job, TimeNs now);
   // Whether it is a pair with a side on another node.
   static bool IsAway(Job& job, const Operation& operation);
-  static Failure DescribeHeld(Job& job, const Operation& operation);
   // Whether ranks that are there still post gradients of an iteration that a rank which has left
   // never will; `last` is that rank's last iteration.
   static bool IsBeyond(const Job& job, std::uint64_t last);

@@ -180,7 +180,9 @@ std::optional<Failure> RemotePairs::WhyNot(const Job& job, const SendNotice& not
                                job.DescribeRank(notice.target), job.DescribeProgress(notice.target),
                                job.DescribeRank(notice.source))};
   }
-  if (intake_.refuses_new()) return Failure{Code::kUnavailable, "the service is shutting down"};
+  // A message that is here can still be received.
+  if (intake_.refuses_new() && notice.data.empty())
+    return Failure{Code::kUnavailable, "the service is shutting down"};
   if (job.pairs().HasRoom(notice.source)) return {};
   return Failure{Code::kExhausted,
                  fmt::format("{} has {} sends whose receives were not posted, which is all it may: "
@@ -245,9 +247,7 @@ void RemotePairs::OnWithdrawn(Job& job, std::uint32_t node, const SendNotice& no
 
 // Its sender has gone on; whoever was to receive it has the error.
 void RemotePairs::OnSentRefused(Job& job, Pair& pair, const SendNotice& notice) {
-  flow_.events().Announce(
-      job, notice.code,
-      fmt::format("{} was not received: {}", job.DescribeOperation(pair.operation), notice.cause));
+  flow_.events().ReportUnreceived(job, pair, {notice.code, notice.cause});
   job.pairs().Free(pair);
 }
 

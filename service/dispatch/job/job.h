@@ -223,8 +223,10 @@ class Job {
   Status CheckRemovable(std::uint32_t rank, SegmentId segment);
   // Whether anything was posted that has not ended.
   bool busy() const { return open.operations > 0 || (gradients && gradients->AnyOpen()); }
-  // Whether a shutdown waits for it: for what is open, and until what it sent was received.
-  bool HoldsUp() const { return busy() || (pairs_.sent() > 0 && !failed); }
+  // Whether messages whose sends have ended may still be received.
+  bool IsSending() const { return pairs_.sent() > 0 && !failed; }
+  // Whether a shutdown waits for it.
+  bool HoldsUp() const { return busy() || IsSending(); }
   // Iterations of which the rank has posted every gradient: none while no rank has a layout.
   std::uint64_t IterationsOf(std::uint32_t rank) const {
     return gradients ? gradients->IterationsOf(rank) : 0;

@@ -23,18 +23,19 @@ SendNotice NoticeOf(SendNoticeKind kind, const Pair& pair) {
 }
 
 void Push(Job& job, const Pair& pair, SendNotice notice) {
+  if (notice.FromSender() && notice.code != Code::kOk) job.pairs().CountFailed(notice.source);
   job.pairs().notices.push_back({pair.node, std::move(notice)});
 }
 
 // Whether the message travels with its announcement. Past the lanes' queue, so it is short, and
-// nobody has asked to hold the job's bytes back.
+// nobody has asked to hold the job's bytes back or to end it.
 bool TravelsAtOnce(const Job& job, const Pair& pair) {
   const OperationSpec& spec = pair.operation.spec;
   const std::uint64_t bytes = spec.Bytes();
   return !spec.OnGpu() && !pair.operation.posts.Awaits(spec.source) && bytes > 0 &&
          bytes <= kSendDataMax && job.pairs().data_going[pair.node] + bytes <= kSendDataOpenMax &&
          job.pairs().MayKeepSent(spec.source) && job.in_force.share.limit_bytes_per_s == 0 &&
-         !job.steering.paused();
+         !job.steering.paused() && !job.in_force.draining;
 }
 
 }  // namespace

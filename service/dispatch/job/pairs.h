@@ -84,7 +84,8 @@ struct Pair : boost::intrusive::set_base_hook<>, NameHook {
 
 class Pairs {
  public:
-  explicit Pairs(std::uint32_t world_size) : opened_count_(world_size), sent_count_(world_size) {}
+  explicit Pairs(std::uint32_t world_size)
+      : opened_count_(world_size), sent_count_(world_size), failed_count_(world_size) {}
 
   // The pair that a post of that kind completes; null when it opens one. Of a receive from any rank
   // too: the answer says which.
@@ -105,9 +106,21 @@ class Pairs {
   // The send has ended, and its bytes are on their way: keeps its place until they were received.
   void KeepSent(Pair& pair);
   // Whether another send of the rank may end before its message was received.
-  bool MayKeepSent(std::uint32_t rank) const { return sent_count_[rank] < kSentMax; }
+  bool MayKeepSent(std::uint32_t rank) const {
+    return sent_count_[rank] < kSentMax && opened_count_[rank] + failed_count_[rank] <= kSureOfRoom;
+  }
   // Messages whose sends have ended and that were not received, as far as is known here.
   std::size_t sent() const { return sent_; }
+  template <typename Visit>
+  void ForEachSent(Visit visit) {
+    for (std::size_t place = 0; sent_ > 0 && place < capacity(); ++place) {
+      if (pair(place).sent) visit(pair(place));
+    }
+  }
+  // A send of the rank has failed, which leaves its receiver's node a tombstone.
+  void CountFailed(std::uint32_t rank) {
+    if (failed_count_[rank] < kOperationsMax) ++failed_count_[rank];
+  }
   // It has ended; frees its place.
   void Free(Pair& pair);
 
@@ -142,6 +155,9 @@ class Pairs {
   // Sends of a rank that have ended and were not received: they count among the pairs that it
   // opened, which leaves it the others.
   static constexpr std::uint32_t kSentMax = kOperationsMax / 4;
+  // The receiver's node counts pairs of a rank a little longer than the rank's own node does, and
+  // tombstones until they are received. With fewer than this it has room for another one.
+  static constexpr std::uint32_t kSureOfRoom = kOperationsMax / 2;
   static constexpr std::size_t kPlacesMax = transport::kMembersMax * kOperationsMax;
   static_assert(kPlacesMax == std::size_t{1} << kPairPlaceBits);
   static_assert(kPairedSequence == kSendNamesBegin && kPlannedSequence == kSendNamesEnd);
@@ -182,6 +198,7 @@ class Pairs {
   std::vector<std::uint32_t> free_;
   std::vector<std::uint32_t> opened_count_;  // by rank: the pairs that it opened and that are there
   std::vector<std::uint32_t> sent_count_;    // of them, those that are `sent`
+  std::vector<std::uint32_t> failed_count_;  // by rank: sends that have failed, ever
   std::size_t sent_ = 0;
   boost::intrusive::set<Pair, boost::intrusive::key_of_value<KeyOf>> waiting_;  // after the slabs
   boost::intrusive::set<Pair, boost::intrusive::base_hook<NameHook>,

@@ -20,6 +20,20 @@ void JobEvents::Report(const Job& job, Code code, std::string text) {
   Send(job, code, text, job.owner_uid());
 }
 
+void JobEvents::ReportUnreceived(const Job& job, const Pair& pair, const Failure& why) {
+  Report(job, why.code,
+         fmt::format("{} was not received: {}", job.DescribeOperation(pair.operation), why.text));
+}
+
+void JobEvents::ReportUnreceived(const Job& job) {
+  const std::size_t count = job.pairs().sent();
+  if (count == 0) return;
+  Report(job, Code::kPeerLost,
+         fmt::format("{} whose send had ended {} not received before the job failed",
+                     count == 1 ? "a message" : fmt::format("{} messages", count),
+                     count == 1 ? "was" : "were"));
+}
+
 void JobEvents::Announce(const Job& job, Code code, const std::string& text) {
   Send(job, code, text, job.owner_uid());
 }

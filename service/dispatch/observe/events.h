@@ -20,6 +20,10 @@ class JobEvents {
 
   // Not more than a few times a job: a client that does everything wrong must not fill the log.
   void Report(const Job& job, Code code, std::string text);
+  // A message whose send has ended was not received.
+  void ReportUnreceived(const Job& job, const Pair& pair, const Failure& why);
+  // The job has failed: how many messages that is true of.
+  void ReportUnreceived(const Job& job);
   // What its ranks cause again and again (they are late, go on, are slow): watch bounds how often
   // its owner may.
   void Announce(const Job& job, Code code, const std::string& text);

@@ -45,7 +45,8 @@ const Operation* FirstPairOf(const Job& job, bool (*waits)(const Operation&)) {
   const Pairs& pairs = job.pairs();
   for (std::size_t place = 0; place < pairs.capacity(); ++place) {
     const Operation& operation = pairs.pair(place).operation;
-    if (!waits(operation)) continue;
+    // Nobody waits for the receive of a message that is here.
+    if (!waits(operation) || pairs.pair(place).data_size > 0) continue;
     if (first == nullptr || operation.spec.sequence < first->spec.sequence) first = &operation;
   }
   return first;

@@ -310,6 +310,20 @@ Failure DescribeTimeout(const Job& job, const Operation& operation, const Lanes&
                                       job.ranks()[missing].session ? "" : " and is not attached")};
 }
 
+Failure DescribeHeld(const Job& job, const Operation& operation, TimeNs for_ns) {
+  const Pair& pair = job.pairs().at(operation.spec.sequence);
+  return {Code::kPeerLost,
+          fmt::format("node {} still holds {} {} after it ended: {}",
+                      job.nodes()->nodes[pair.node].name, job.DescribeOperation(operation),
+                      FormatSeconds(for_ns), operation.failure->text)};
+}
+
+Failure DescribeUnreceived(const Job& job, const Operation& operation, TimeNs now) {
+  return {Code::kTimeout,
+          fmt::format("{} timed out after {} ms: {}", job.DescribeOperation(operation),
+                      (now - operation.posts.opened_ns) / kMillisecond, OtherSide(job, operation))};
+}
+
 Failure DescribeTimeout(const Job& job, std::uint32_t tensor, const Lanes& lanes, TimeNs now) {
   const Gradients& gradients = *job.gradients;
   const std::string what = fmt::format("{} timed out after {} ms", job.DescribeGradient(tensor),

@@ -27,6 +27,10 @@ WaitReport ReportHeadWait(const Job& job, TimeNs waited_ns);
 // What ends with its time-out ends for: an operation, or a gradient of the layout.
 Failure DescribeTimeout(const Job& job, const Operation& operation, const Lanes& lanes, TimeNs now);
 Failure DescribeTimeout(const Job& job, std::uint32_t tensor, const Lanes& lanes, TimeNs now);
+// What the job ends with when another node holds bytes of a pair that ended so long ago.
+Failure DescribeHeld(const Job& job, const Operation& operation, TimeNs for_ns);
+// What a message whose send has ended is withdrawn for.
+Failure DescribeUnreceived(const Job& job, const Operation& operation, TimeNs now);
 
 // Why gradients that were posted have no plan: who has not handed in a layout, as far as this node
 // knows.
