@@ -469,7 +469,7 @@ void Collectives::OnCodec() {
   for (std::size_t i = 0; i < open_.open_count(); ++i) {
     OpenCollective& collective = open_.at(open_.OpenAt(i));
     std::optional<PieceFault> fault;
-    if (!collective.factors.EndGpuWork(collective.codec, fault)) continue;
+    if (!collective.factors.EndGpuWork(memory_.gpu_times(), collective.codec, fault)) continue;
     --awaiting_count_;
     if (fault) failure_.OnFault(*fault, {}, collective.position, Describe(collective.spec));
   }

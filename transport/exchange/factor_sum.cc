@@ -189,7 +189,7 @@ void FactorSum::StartOnGpu() {
   is_started_ = true;
 }
 
-bool FactorSum::EndGpuWork(CodecUse& use, std::optional<PieceFault>& fault) {
+bool FactorSum::EndGpuWork(GpuTimes& times, CodecUse& use, std::optional<PieceFault>& fault) {
   if (!is_started_) return false;
   const std::optional<Status> ended = codec_->Ended(device_, ticket_);
   if (!ended) return false;
@@ -200,7 +200,7 @@ bool FactorSum::EndGpuWork(CodecUse& use, std::optional<PieceFault>& fault) {
     fault = PieceFault{.message = std::nullopt, .code = error.code(), .what = error.text()};
     return true;
   }
-  const TimeNs took_ns = MonotonicNow() - begin_ns_;
+  const TimeNs took_ns = times.OnEnded(device_, begin_ns_, MonotonicNow());
   if (phase_ == Phase::kExpand) {
     use.decode_ns += took_ns;
     SampleLeftOut(use);

@@ -23,6 +23,7 @@
 #include "transport/codec/low_rank.h"
 #include "transport/exchange/collective_spec.h"
 #include "transport/exchange/device_codec.h"
+#include "transport/exchange/gpu_times.h"
 #include "transport/exchange/piece_fault.h"
 #include "transport/transport.h"
 
@@ -48,8 +49,8 @@ class FactorSum {
   bool awaits_gpu() const { return is_started_; }
   // Whether Step may be called, as far as a GPU has to do it.
   bool HasRoom() const { return codec_ == nullptr || codec_->HasRoom(device_); }
-  // Where one was at work: false while it is. `fault` is why it failed.
-  bool EndGpuWork(CodecUse& use, std::optional<PieceFault>& fault);
+  // Where one was at work: false while it is. `times` are its group's; `fault` is why it failed.
+  bool EndGpuWork(GpuTimes& times, CodecUse& use, std::optional<PieceFault>& fault);
 
   // Whether a GPU has to make the left factor first.
   bool lacks_left_factor() const { return phase_ == Phase::kProjectOnGpu; }

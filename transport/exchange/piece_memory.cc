@@ -317,10 +317,8 @@ bool PieceMemory::EndCodec(OpenCollective& collective, OpenPiece& piece,
     fault = PieceFault{.message = std::nullopt, .code = error.code(), .what = error.text()};
     return true;
   }
-  // Pieces wait for each other on a GPU.
-  const TimeNs now = MonotonicNow();
-  const TimeNs took_ns = now - std::max(piece.codec_begin_ns, codec_end_ns_);
-  codec_end_ns_ = now;
+  const TimeNs took_ns =
+      gpu_times_.OnEnded(collective.device, piece.codec_begin_ns, MonotonicNow());
   if (collective.spec.lossless()) {
     EndLossless(collective, piece, took_ns);
     return true;

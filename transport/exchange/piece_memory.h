@@ -15,6 +15,7 @@
 #include "transport/exchange/choose.h"
 #include "transport/exchange/device_codec.h"
 #include "transport/exchange/encoded.h"
+#include "transport/exchange/gpu_times.h"
 #include "transport/exchange/lossless_gain.h"
 #include "transport/exchange/open_collectives.h"
 #include "transport/exchange/server_sums.h"
@@ -55,6 +56,9 @@ class PieceMemory {
   }
   // For a piece that awaits its GPU: false while it is at work. `fault` is why it failed.
   bool EndCodec(OpenCollective& collective, OpenPiece& piece, std::optional<PieceFault>& fault);
+
+  // Shared by pieces and by matrices that cross as factors.
+  GpuTimes& gpu_times() { return gpu_times_; }
 
   // Takes the slots that the piece needs, and prepares what it sends first.
   void Begin(OpenCollective& collective, OpenPiece& piece);
@@ -135,7 +139,7 @@ class PieceMemory {
   const std::shared_ptr<DeviceCodec> device_codec_;  // null: there is none; see ExchangeOptions
   StagingPin pin_;
   std::optional<Error> device_error_;  // the first
-  TimeNs codec_end_ns_ = 0;            // of the last piece that a GPU was at work for
+  GpuTimes gpu_times_;
 };
 
 }  // namespace headrace::transport

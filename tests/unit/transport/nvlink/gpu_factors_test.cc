@@ -2,10 +2,12 @@
 // host, step by step, and in sums of nodes of both kinds.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -14,6 +16,8 @@
 #include "ipc/base/matrix.h"
 #include "tests/unit/transport/nvlink/codecs_of_gpus.h"
 #include "transport/codec/low_rank.h"
+#include "transport/exchange/factor_sum.h"
+#include "transport/exchange/gpu_times.h"
 
 namespace headrace::transport {
 namespace {
@@ -183,6 +187,52 @@ TEST_F(GpuFactorsTest, HaveOneNaNAsTheHostDoes) {
   ASSERT_NO_FATAL_FAILURE(Finish(codec_->WriteProduct(1, matrix, 2, true)));
   EXPECT_EQ(MatrixBits(matrix.rows.values, count), MatrixBits(values));
   EXPECT_EQ(MatrixBits(matrix.rows.residual, count), MatrixBits(residual));
+}
+
+// The second waits for the first on the GPU, which is not at work for it meanwhile.
+TEST_F(GpuFactorsTest, AreChargedForTheTimeOfTheirGpuOnce) {
+  const Shape shape{33, 31, 8};
+  const std::uint64_t count = shape.rows * shape.columns;
+  const Floats residual(count);
+  GpuTimes times;
+  std::array<CodecUse, 2> uses{};
+  std::array<FactorSum, 2> sums;
+  for (FactorSum& sum : sums) {
+    const DeviceMatrix matrix =
+        MatrixOf(shape, MatrixFilled(MatrixContent::kGradients, count, random_), &residual,
+                 Factors(shape, random_));
+    auto* const factors = reinterpret_cast<std::byte*>(matrix.on_host);
+    auto* const values = reinterpret_cast<std::byte*>(matrix.rows.values);
+    auto* const kept = reinterpret_cast<std::byte*>(matrix.rows.residual);
+    const Transfer transfer{.kind = Collective::kAllReduce,
+                            .dtype = DType::kFloat32,
+                            .count = count,
+                            .codec = {Codec::kPowerSgd, static_cast<std::uint8_t>(shape.rank)},
+                            .rows = shape.rows,
+                            .factors = factors,
+                            .factors_on_gpus = factors,
+                            .factors_of_gpu = reinterpret_cast<std::byte*>(matrix.factors)};
+    sum = FactorSum(transfer, SpecOf(transfer), values, kept);
+    sum.UseGpu(*codec_, 1, transfer, kept);
+  }
+  const TimeNs begin = MonotonicNow();
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i].Step(uses[i]);
+  ASSERT_TRUE(Wait(1).ok());
+  std::optional<PieceFault> fault;
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    EXPECT_TRUE(sums[i].EndGpuWork(times, uses[i], fault));
+    EXPECT_FALSE(fault.has_value());
+  }
+  EXPECT_GT(uses[0].encode_ns, 0);
+  EXPECT_LE(uses[0].encode_ns + uses[1].encode_ns, MonotonicNow() - begin);
+}
+
+TEST(GpuTimes, AreThoseOfEachGpu) {
+  GpuTimes times;
+  EXPECT_EQ(times.OnEnded(0, 100, 150), 50);
+  EXPECT_EQ(times.OnEnded(0, 110, 170), 20) << "it had waited for the first";
+  EXPECT_EQ(times.OnEnded(1, 120, 180), 60) << "another GPU waits for neither";
+  EXPECT_EQ(times.OnEnded(0, 200, 210), 10) << "the GPU had nothing to do";
 }
 
 struct MatrixCase {
