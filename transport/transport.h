@@ -172,7 +172,8 @@ struct CodecUse {
   TimeNs decode_ns = 0;
   std::uint64_t plain_bytes = 0;  // that its messages would have taken as they are
   std::uint64_t sent_bytes = 0;   // that they have taken
-  // Over a few elements of each message: squares of the sums, and of what was left out of them.
+  // Over a few elements of each message: squares of the sums with what had been left out of those
+  // before, and of what was left out of them.
   double sum_squares = 0;
   double residual_squares = 0;
   // Blocks of the codec with a value that is not finite, which leaves nothing in its residual.

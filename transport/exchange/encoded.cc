@@ -153,27 +153,6 @@ void AddResidual(const EncodedRange& range) {
                  });
 }
 
-void SampleResidual(const EncodedRange& range, CodecUse& use) {
-  if (range.residual == nullptr || range.range.count == 0) return;
-  constexpr std::uint64_t kSampledMax = 64;
-  const std::uint64_t begin = range.range.begin;
-  RunWalk walk = range.walk;
-  RunWalk residual_walk = range.residual_walk;
-  walk.Seek(begin);
-  residual_walk.Seek(begin);
-  HR_CHECK(!walk.over() && !residual_walk.over(), begin);
-  const std::uint64_t end =
-      std::min({begin + range.range.count, walk.stretch().end, residual_walk.stretch().end});
-  const std::uint64_t count = std::min(kSampledMax, end - begin);
-  const float* const values = FloatsAt(range.memory, walk.OffsetOf(begin));
-  const float* const residuals = FloatsAt(range.residual, residual_walk.OffsetOf(begin));
-  for (std::uint64_t i = 0; i < count; ++i) {
-    if (!std::isfinite(values[i]) || !std::isfinite(residuals[i])) continue;
-    use.sum_squares += double{values[i]} * double{values[i]};
-    use.residual_squares += double{residuals[i]} * double{residuals[i]};
-  }
-}
-
 void SampleEncoded(const EncodedRange& range, const std::byte* encoded, CodecUse& use) {
   const std::uint64_t begin = range.range.begin;
   const std::uint64_t count = range.range.count;

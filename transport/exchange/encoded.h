@@ -35,11 +35,8 @@ void DecodeSumRange(std::span<const std::byte* const> inputs, bool onto, std::ui
 // Adds the residuals to the elements, and makes them zeros. Reads only where they are zeros.
 void AddResidual(const EncodedRange& range);
 
-// Adds the squares of a few of the range's elements, and of their residuals, to `use`.
-void SampleResidual(const EncodedRange& range, CodecUse& use);
-
-// As SampleResidual, of a block that is encoded and not here: into `memory`, which has room for it,
-// go the values that it was made of.
+// Adds the squares of what was encoded of a block, and of what was left out of it, to `use`; into
+// `memory`, which has room for the block, goes what the encoding says.
 void SampleEncoded(const EncodedRange& range, const std::byte* encoded, CodecUse& use);
 
 // Writes the range as it is, and returns the bytes.

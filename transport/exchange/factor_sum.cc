@@ -239,7 +239,7 @@ void FactorSum::WriteRows(const MatrixRows& rows, const float* p, CodecUse& use)
   std::array<float, kSampledMax> sampled{};
   const std::uint64_t count =
       residual_ == nullptr ? 0 : std::min(kSampledMax, rows.rows * rows.columns);
-  std::copy_n(rows.values, count, sampled.data());
+  for (std::uint64_t i = 0; i < count; ++i) sampled[i] = rows.values[i] + rows.residual[i];
   WriteProduct(rows, p, q_, own_q_, divisor_);
   for (std::uint64_t i = 0; i < count; ++i) {
     AddSample(double{sampled[i]}, double{rows.residual[i]}, use);

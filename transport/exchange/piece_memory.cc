@@ -277,9 +277,7 @@ void PieceMemory::Encode(OpenCollective& collective, OpenPiece& piece) {
   const TimeNs begin = MonotonicNow();
   EncodeRange(range, out);
   collective.codec.encode_ns += MonotonicNow() - begin;
-  collective.codec.not_finite_blocks +=
-      NotFiniteBlocks(range.codec, out, CodecBlocks(range.range.count));
-  SampleResidual(range, collective.codec);
+  NoteEncoded(collective, piece);
 }
 
 void PieceMemory::DecodeSum(OpenCollective& collective, OpenPiece& piece,
@@ -347,8 +345,8 @@ void PieceMemory::EndLossless(OpenCollective& collective, OpenPiece& piece, Time
   }
 }
 
-// As after an encoding on the host, of what this processor can read: the values are those that were
-// encoded and what is left out of them.
+// Reads what this processor can read of a GPU's, too: the values are those that were encoded and
+// what is left out of them.
 void PieceMemory::NoteEncoded(OpenCollective& collective, const OpenPiece& piece) {
   const Codec codec = collective.spec.codec;
   const std::byte* const encoded = staging_.At(piece.own_slot);

@@ -201,6 +201,12 @@ void ExpectLikeOnTheHost(GpuExchange& /*of*/, const SumCase& test, const Outcome
   ASSERT_EQ(on_gpus.residuals, on_host.residuals) << test.Text();
   EXPECT_EQ(on_gpus.use.sent_bytes, on_host.use.sent_bytes) << test.Text();
   EXPECT_EQ(on_gpus.use.plain_bytes, on_host.use.plain_bytes) << test.Text();
+  // Pieces end in another order, and are added up in it.
+  EXPECT_NEAR(on_gpus.use.sum_squares, on_host.use.sum_squares, on_host.use.sum_squares * 1e-9)
+      << test.Text();
+  EXPECT_NEAR(on_gpus.use.residual_squares, on_host.use.residual_squares,
+              on_host.use.residual_squares * 1e-9)
+      << test.Text();
   for (const auto& result : on_gpus.results) ASSERT_EQ(result, on_gpus.results[0]) << test.Text();
 }
 

@@ -363,6 +363,9 @@ class GpuFactorExchange : public CodecsOfNodes {
       EXPECT_EQ(on_gpus.use.sent_bytes, on_host.use.sent_bytes) << test.Text();
       EXPECT_EQ(on_gpus.use.plain_bytes, on_host.use.plain_bytes) << test.Text();
       EXPECT_EQ(on_gpus.use.not_finite_blocks, on_host.use.not_finite_blocks) << test.Text();
+      EXPECT_EQ(on_gpus.use.residual_squares, on_host.use.residual_squares) << test.Text();
+      EXPECT_NEAR(on_gpus.use.sum_squares, on_host.use.sum_squares, on_host.use.sum_squares * 1e-6)
+          << test.Text();
     }
   }
 
