@@ -33,6 +33,10 @@ class GpuCodecMeasurement {
  public:
   GpuCodecMeasurement(DeviceCodec& codec, PinnedMemory pinned, DeviceArena values)
       : codec_(codec), pinned_(std::move(pinned)), values_(std::move(values)) {}
+  // What was launched before one was refused is at work on memory that goes now.
+  ~GpuCodecMeasurement() { codec_.Wait(); }
+  GpuCodecMeasurement(const GpuCodecMeasurement&) = delete;
+  GpuCodecMeasurement& operator=(const GpuCodecMeasurement&) = delete;
 
   // Fills the values, about as those of a normal distribution: sums of a few even ones. And starts
   // each kernel once, since the first launch loads it.
