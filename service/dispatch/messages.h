@@ -163,6 +163,7 @@ struct ScratchMade {
   schedule::TrafficClass traffic_class = schedule::TrafficClass::kPosted;
   std::int8_t gpu = transport::kHost;  // as it was asked for
   std::uint64_t place_bytes = 0;
+  bool for_factors = false;
   Result<ScratchMemory> memory;
   std::string instead{};  // why it is the host's memory and not that GPU's; empty: as asked for
 };

@@ -295,6 +295,7 @@ bool Mapper::DoSlice(ScratchMaking& work, TimeNs /*now*/) {
                    .traffic_class = request.traffic_class,
                    .gpu = request.gpu,
                    .place_bytes = request.place_bytes,
+                   .for_factors = request.for_factors,
                    .memory = Error(Code::kUnavailable, "this service has no GPU to make it for"),
                    .instead = std::move(work.instead)};
   if (whole) {

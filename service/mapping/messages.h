@@ -59,6 +59,7 @@ struct MakeScratch {
   std::int8_t gpu = transport::kHost;
   std::uint64_t place_bytes = 0;
   std::uint64_t places_count = 0;
+  bool for_factors = false;  // of matrices that GPUs have; they pass the host, the matrices do not
 };
 // The job is over: what is still being made for it goes at once, and is not answered.
 struct CancelScratch {

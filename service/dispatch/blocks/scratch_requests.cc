@@ -32,15 +32,18 @@ void ScratchRequests::BookHostScratch(Job& job) {
 }
 
 void ScratchRequests::Ask(Job& job, schedule::TrafficClass traffic_class) {
-  std::int8_t gpu = transport::kHost;  // stands first among the job's scratch
-  for (Scratch& scratch : job.gpu_scratch[static_cast<std::size_t>(traffic_class)]) {
-    const Scratch::Request wanted = scratch.TakeScratchRequest();
-    const MakeScratch request{.job = job.id(),
-                              .uid = job.owner_uid(),
-                              .traffic_class = traffic_class,
-                              .gpu = gpu++,
-                              .place_bytes = wanted.place_bytes,
-                              .places_count = wanted.places_count};
+  Job::GpuScratch& all = job.gpu_scratch[static_cast<std::size_t>(traffic_class)];
+  for (std::size_t place = 0; place < all.size(); ++place) {
+    const Scratch::Request wanted = all[place].TakeScratchRequest();
+    const bool for_factors = place == Job::kFactorsPlace;
+    MakeScratch request{.job = job.id(),
+                        .uid = job.owner_uid(),
+                        .traffic_class = traffic_class,
+                        .place_bytes = wanted.place_bytes,
+                        .places_count = wanted.places_count,
+                        .for_factors = for_factors};
+    // That of the host stands first.
+    if (!for_factors) request.gpu = static_cast<std::int8_t>(transport::kHost + place);
     if (request.place_bytes == 0) continue;
     const std::optional<SessionId> session = job.BookedOn();
     HR_CHECK(session.has_value(), job.id().value);  // a rank of this node has posted
@@ -93,7 +96,7 @@ void ScratchRequests::Add(Job& job, ScratchMade made) {
   HR_CHECK(made.gpu >= transport::kHost && static_cast<std::size_t>(made.gpu + 1) <= kRailsMax,
            static_cast<int>(made.gpu));
   job.gpu_scratch[static_cast<std::size_t>(made.traffic_class)]
-                 [static_cast<std::size_t>(made.gpu + 1)]
+                 [made.for_factors ? Job::kFactorsPlace : static_cast<std::size_t>(made.gpu + 1)]
                      .Add(made.place_bytes, std::move(made.memory).value());
 }
 

@@ -370,7 +370,7 @@ static_assert(transport::kHost == -1);
 
 void ReturnGpuScratch(Job& job, Block& block) {
   if (block.factors != nullptr) {
-    job.ScratchOf(block)[ScratchPlace(transport::kHost)].Free(block.factors_on_gpus);
+    job.ScratchOf(block)[Job::kFactorsPlace].Free(block.factors_on_gpus);
     block.factors = block.factors_on_gpus = nullptr;
   }
   for (std::size_t part = 0; part < kRailsMax; ++part) {
@@ -419,7 +419,7 @@ bool AllocateGpuScratch(Job& job, const Operation& operation, Block& block) {
     if (factors_count > 0 && place.on_host == nullptr) {
       // Factors are few: they need no place of a block's size.
       const Scratch::Place pinned =
-          scratch[ScratchPlace(transport::kHost)].Allocate(factors_count * element_size, 0);
+          scratch[Job::kFactorsPlace].Allocate(factors_count * element_size, 0);
       block.factors = pinned.on_host;
       block.factors_on_gpus = pinned.on_gpus;
       complete = complete && pinned.on_gpus != nullptr;

@@ -355,8 +355,9 @@ class Job {
   std::string DescribeDifference(const Operation& operation, const Block& block,
                                  std::uint64_t differing) const;
   // Memory for blocks of GPUs that go to other nodes, by class of blocks: the host's first, then
-  // that of the GPU of each lane.
-  using GpuScratch = std::array<Scratch, 1 + kRailsMax>;
+  // that of the GPU of each lane, and last the host's for factors of matrices that GPUs have.
+  using GpuScratch = std::array<Scratch, 1 + kRailsMax + 1>;
+  static constexpr std::size_t kFactorsPlace = 1 + kRailsMax;
   std::array<GpuScratch, schedule::kTrafficClassesCount> gpu_scratch;
   // Likewise for sums of the host's memory that belong to no rank of this node.
   struct HostScratch {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <string>
 
 namespace headrace::service {
@@ -21,9 +22,16 @@ std::string DescribeGpus(const JobNodes& nodes) {
 }  // namespace
 
 std::optional<Failure> DescribeScratch(const Job& job, const ScratchMade& message) {
+  const std::uint64_t blocks_count = message.memory->size() / message.place_bytes;
+  if (message.for_factors) {
+    return Failure{
+        Code::kOk,
+        fmt::format("factors that GPUs make of matrices reach other nodes through pinned host "
+                    "memory, those of {} blocks at a time, up to {} bytes each (powersgd)",
+                    blocks_count, message.place_bytes)};
+  }
   const std::string room =
-      fmt::format("{} blocks of up to {} bytes at a time",
-                  message.memory->size() / message.place_bytes, message.place_bytes);
+      fmt::format("{} blocks of up to {} bytes at a time", blocks_count, message.place_bytes);
   if (message.gpu == transport::kHost) {
     return Failure{Code::kOk,
                    fmt::format("GPU memory reaches other nodes through pinned host memory, {} ({})",

@@ -536,7 +536,7 @@ constexpr Codec kOfRankThree(Codec::kPowerSgd, 3);
 
 std::shared_ptr<const plan::Plan> MatrixPlan(Codec codec, std::uint32_t version = 1) {
   plan::Plan plan =
-      *PlanOf({{{1, 0, kShortCount}}, {{0, 0, kLongCount}, {2, 0, kLongCount}}}, version);
+      *PlanOf({{{0, 0, kLongCount}, {2, 0, kLongCount}}, {{1, 0, kShortCount}}}, version);
   if (codec != Codec::kNone) plan.codecs = {{codec, 0, 3}};
   return std::make_shared<const plan::Plan>(std::move(plan));
 }
@@ -570,6 +570,15 @@ TEST_F(GpuMatrices, CrossAsFactorsToTheBitsOfTheHost) {
     EXPECT_EQ(JobRow(worlds.mixed, 1).encoded_gpu_bytes, 0U);
     worlds_.clear();
   }
+}
+
+// Also where what comes later, as it is, would fit into a place for factors.
+TEST_F(GpuMatrices, HaveMemoryForTheirFactorsThatOthersHaveNoPartIn) {
+  const Ranks ranks{{0}, {1}};
+  NodesOfGpus& gpus = OnGpus(ranks, 2, {.segment_size = kSegmentSize});
+  Begin(gpus, ranks, MatrixPlan(kOfRankThree), true, kRows, 3);
+  for (std::uint64_t iteration = 1; iteration <= 3; ++iteration) Iterate(gpus, iteration);
+  EXPECT_TEXTS(gpus.cluster.node(0).watch_tap().events);
 }
 
 // Then no memory is pinned for factors either.
