@@ -184,7 +184,9 @@ class Bench {
     basis.Replace(factors.data(), rows.rows);
     std::copy_n(factors.data(), matrix.LeftCount(), on_host);
     AddToRightFactor(rows, factors.data(), own_q);
-    if (auto done = codec_->MakeRightFactor(0, matrix); !done) return done;
+    const std::uint64_t middle = rows.rows / 2;
+    if (auto done = codec_->MakeRightFactor(0, matrix, {0, middle}); !done) return done;
+    if (auto done = codec_->MakeRightFactor(0, matrix, {middle, rows.rows}); !done) return done;
     if (auto done = Wait(); !done) return done;
     const std::uint64_t own_at = matrix.LeftCount() + matrix.RightCount();
     if (std::memcmp(own_q, on_host + own_at, 4 * matrix.RightCount()) != 0) {
@@ -197,7 +199,7 @@ class Bench {
     const DeviceMatrix matrix = MatrixOf(rank, where);
     return Timed([&]() -> Status {
       if (auto done = codec_->MakeLeftFactor(0, matrix); !done) return done;
-      return codec_->MakeRightFactor(0, matrix);
+      return codec_->MakeRightFactor(0, matrix, {0, matrix.rows.rows});
     });
   }
   Result<double> DecodeMatrixRate(std::uint32_t rank, Where where) {

@@ -43,6 +43,18 @@ struct DeviceMatrix {
   std::uint64_t RightCount() const { return rows.columns * rows.rank; }
 };
 
+// Rows [begin, end) of it.
+struct RowRange {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+// So many rows at most are added to a right factor by one launch, for which others wait on the GPU.
+// A thread adds row by row, and has eight on their way from memory (factor_bodies.h). If these take
+// a microsecond, about the latency of a GPU's memory, so many rows take a millisecond, however few
+// columns there are.
+inline constexpr std::uint64_t kRightFactorRowsMax = 8192;
+
 class DeviceCodec {
  public:
   virtual ~DeviceCodec() = default;
@@ -74,8 +86,10 @@ class DeviceCodec {
   // A matrix's steps, each of which reads and writes factors on the host. The first adds the
   // residual to the elements, once for all three, and makes the left factor of the right one.
   virtual Status MakeLeftFactor(std::int8_t device, const DeviceMatrix& matrix) = 0;
-  // The second makes the node's own part of the right factor of the left one, which is orthonormal.
-  virtual Status MakeRightFactor(std::int8_t device, const DeviceMatrix& matrix) = 0;
+  // The second makes the node's own part of the right factor of the left one, which is orthonormal:
+  // some rows' share of it, in their order. With the last rows it is there.
+  virtual Status MakeRightFactor(std::int8_t device, const DeviceMatrix& matrix,
+                                 const RowRange& rows) = 0;
   // The third writes what WriteProduct does, or WriteNotFinite, of both factors as they are.
   virtual Status WriteProduct(std::int8_t device, const DeviceMatrix& matrix, std::uint32_t divisor,
                               bool is_finite) = 0;

@@ -140,9 +140,11 @@ void FactorSum::Restrict() {
 
 // The GPU begins once all of the left factor is there.
 void FactorSum::RestrictOnGpu() {
-  const std::uint64_t rows = LeftRowsOfNextPart();
-  basis_.Replace(LeftOf(next_row_), rows);
-  next_row_ += rows;
+  if (next_row_ < rows_) {
+    const std::uint64_t rows = LeftRowsOfNextPart();
+    basis_.Replace(LeftOf(next_row_), rows);
+    next_row_ += rows;
+  }
   if (next_row_ == rows_) StartOnGpu();
 }
 
@@ -181,7 +183,9 @@ void FactorSum::StartOnGpu() {
   if (phase_ == Phase::kProjectOnGpu) {
     started_ = codec_->MakeLeftFactor(device_, OnGpu());
   } else if (phase_ == Phase::kRestrict) {
-    started_ = codec_->MakeRightFactor(device_, OnGpu());
+    const std::uint64_t begin = rows_on_gpu_;
+    rows_on_gpu_ = std::min(rows_, begin + kRightFactorRowsMax);
+    started_ = codec_->MakeRightFactor(device_, OnGpu(), {begin, rows_on_gpu_});
   } else {
     started_ = codec_->WriteProduct(device_, OnGpu(), divisor_, finite_);
   }
@@ -209,7 +213,8 @@ bool FactorSum::EndGpuWork(GpuTimes& times, CodecUse& use, std::optional<PieceFa
   }
   use.encode_ns += took_ns;
   if (phase_ == Phase::kRestrict) {
-    EndRestrict();
+    // Others have their turn on the GPU before the next rows.
+    if (rows_on_gpu_ == rows_) EndRestrict();
   } else {
     phase_ = Phase::kProject;
   }

@@ -7,8 +7,8 @@
 // and once its last piece has ended, until the result is.
 //
 // Where a GPU has the matrix, it makes what takes the matrix: the left factor as a whole, before
-// the first piece begins, the right one, and the result. What takes factors alone is the host's,
-// where they are summed. While the GPU is at work Step must not be called.
+// the first piece begins, the right one, by bounded parts, and the result. What takes factors alone
+// is the host's, where they are summed. While the GPU is at work Step must not be called.
 //
 // Part of an open collective, on the lane's thread. A value; owns no memory and allocates none.
 #pragma once
@@ -110,7 +110,8 @@ class FactorSum {
   float* residual_on_gpus_ = nullptr;
   float* factors_on_gpus_ = nullptr;
   float* factors_of_gpu_ = nullptr;
-  bool is_started_ = false;  // what this phase has for the GPU
+  std::uint64_t rows_on_gpu_ = 0;  // that the right factor is made of, the present ones included
+  bool is_started_ = false;        // what this phase has for the GPU
   Status started_;
   std::uint64_t ticket_ = 0;
   TimeNs begin_ns_ = 0;

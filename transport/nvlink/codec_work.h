@@ -83,6 +83,9 @@ struct FactorWork {
   std::uint32_t rank;
   float divisor;   // of the product
   bool is_finite;  // else there is no product
+  // The rows of a right factor's launch, which adds them to what those before came to.
+  std::uint64_t rows_begin;
+  std::uint64_t rows_end;
 };
 static_assert(sizeof(FactorWork) <= 4096);
 

@@ -87,7 +87,7 @@ HR_KERNEL void LeftFactorBody(const FactorWork& work, std::uint64_t warp, std::u
   }
 }
 
-// Q = M^T P.
+// Q = M^T P, or Q += M^T P from the second launch for a matrix on, of some rows.
 HR_KERNEL void RightFactorBody(const FactorWork& work, std::uint64_t warp, std::uint64_t warps) {
   [[maybe_unused]] constexpr std::uint32_t kAtATime = 8;
   const std::uint64_t tiles = SharesOf(work.rank, kRanksOfWarp);
@@ -96,9 +96,13 @@ HR_KERNEL void RightFactorBody(const FactorWork& work, std::uint64_t warp, std::
     const std::uint64_t first = item % tiles * kRanksOfWarp;
     FourEach sums;
     EachLane([&](std::uint32_t lane) {
-      HR_UNROLL for (std::uint32_t k = 0; k < kRanksOfWarp; ++k) sums[lane].v[k] = 0;
+      const float* const before = work.q + Inside(first_column + lane, work.columns);
+      HR_UNROLL for (std::uint32_t k = 0; k < kRanksOfWarp; ++k) {
+        const std::uint64_t at = Inside(first + k, work.rank) * work.columns;
+        sums[lane].v[k] = work.rows_begin == 0 ? 0 : before[at];
+      }
     });
-    HR_UNROLL_BY_AT_A_TIME for (std::uint64_t row = 0; row < work.rows; ++row) {
+    HR_UNROLL_BY_AT_A_TIME for (std::uint64_t row = work.rows_begin; row < work.rows_end; ++row) {
       EachLane([&](std::uint32_t lane) {
         const std::uint64_t column = Inside(first_column + lane, work.columns);
         const float value = work.values[row * work.columns + column];

@@ -61,7 +61,9 @@ FactorWork WorkOf(const DeviceMatrix& matrix) {
           .columns = rows.columns,
           .rank = rows.rank,
           .divisor = 1,
-          .is_finite = true};
+          .is_finite = true,
+          .rows_begin = 0,
+          .rows_end = rows.rows};
 }
 
 }  // namespace
@@ -263,16 +265,24 @@ Status GpuCodec::MakeLeftFactor(std::int8_t device, const DeviceMatrix& matrix) 
   return CopyFactor(gpu, work.p, matrix.on_host, left);
 }
 
-Status GpuCodec::MakeRightFactor(std::int8_t device, const DeviceMatrix& matrix) {
+Status GpuCodec::MakeRightFactor(std::int8_t device, const DeviceMatrix& matrix,
+                                 const RowRange& rows) {
   OnGpu& gpu = At(device);
+  HR_CHECK(rows.begin < rows.end && rows.end <= matrix.rows.rows, rows.begin, rows.end);
   const CurrentContext current(gpus_.driver(), gpu.context);
   FactorWork work = WorkOf(matrix);
+  work.rows_begin = rows.begin;
+  work.rows_end = rows.end;
   const std::uint64_t own_at = matrix.LeftCount() + matrix.RightCount();
   work.q = matrix.factors + own_at;
-  if (Status done = CopyFactor(gpu, matrix.on_host, work.p, matrix.LeftCount()); !done) return done;
+  if (rows.begin == 0) {
+    Status done = CopyFactor(gpu, matrix.on_host, work.p, matrix.LeftCount());
+    if (!done) return done;
+  }
   if (Status done = LaunchFactor(gpu, gpu.right_factor, work, RightFactorItems(work)); !done) {
     return done;
   }
+  if (rows.end < matrix.rows.rows) return {};
   return CopyFactor(gpu, work.q, matrix.on_host + own_at, matrix.RightCount());
 }
 

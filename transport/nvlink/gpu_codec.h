@@ -39,7 +39,8 @@ class GpuCodec final : public DeviceCodec {
   Status DecodeLossless(std::int8_t device, std::span<const LosslessMessage> messages,
                         std::size_t own, std::uint32_t divisor, const EncodedRange& to) override;
   Status MakeLeftFactor(std::int8_t device, const DeviceMatrix& matrix) override;
-  Status MakeRightFactor(std::int8_t device, const DeviceMatrix& matrix) override;
+  Status MakeRightFactor(std::int8_t device, const DeviceMatrix& matrix,
+                         const RowRange& rows) override;
   Status WriteProduct(std::int8_t device, const DeviceMatrix& matrix, std::uint32_t divisor,
                       bool is_finite) override;
   std::uint64_t TicketOf(std::int8_t device) const override;

@@ -159,7 +159,8 @@ class GpuCodecMeasurement {
     basis.Add(p, rows);
     const bool is_finite = basis.Finish();
     basis.Replace(p, rows);
-    if (Status begun = codec_.MakeRightFactor(kDevice, matrix); !begun) return begun.error();
+    if (Status begun = codec_.MakeRightFactor(kDevice, matrix, {0, rows}); !begun)
+      return begun.error();
     codec_.Wait();
     std::copy_n(q + matrix.RightCount(), matrix.RightCount(), q);
     const TimeNs between = MonotonicNow();

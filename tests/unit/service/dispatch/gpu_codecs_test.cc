@@ -64,8 +64,9 @@ class PromptCodec final : public transport::DeviceCodec {
   Status MakeLeftFactor(std::int8_t device, const transport::DeviceMatrix& matrix) override {
     return codec_->MakeLeftFactor(device, matrix);
   }
-  Status MakeRightFactor(std::int8_t device, const transport::DeviceMatrix& matrix) override {
-    return codec_->MakeRightFactor(device, matrix);
+  Status MakeRightFactor(std::int8_t device, const transport::DeviceMatrix& matrix,
+                         const transport::RowRange& rows) override {
+    return codec_->MakeRightFactor(device, matrix, rows);
   }
   Status WriteProduct(std::int8_t device, const transport::DeviceMatrix& matrix,
                       std::uint32_t divisor, bool is_finite) override {
@@ -572,7 +573,6 @@ TEST_F(GpuMatrices, CrossAsFactorsToTheBitsOfTheHost) {
   }
 }
 
-// Also where what comes later, as it is, would fit into a place for factors.
 TEST_F(GpuMatrices, HaveMemoryForTheirFactorsThatOthersHaveNoPartIn) {
   const Ranks ranks{{0}, {1}};
   NodesOfGpus& gpus = OnGpus(ranks, 2, {.segment_size = kSegmentSize});

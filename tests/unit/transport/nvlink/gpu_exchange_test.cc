@@ -72,8 +72,9 @@ class BusyCodec final : public DeviceCodec {
   Status MakeLeftFactor(std::int8_t device, const DeviceMatrix& matrix) override {
     return codec_->MakeLeftFactor(device, matrix);
   }
-  Status MakeRightFactor(std::int8_t device, const DeviceMatrix& matrix) override {
-    return codec_->MakeRightFactor(device, matrix);
+  Status MakeRightFactor(std::int8_t device, const DeviceMatrix& matrix,
+                         const RowRange& rows) override {
+    return codec_->MakeRightFactor(device, matrix, rows);
   }
   Status WriteProduct(std::int8_t device, const DeviceMatrix& matrix, std::uint32_t divisor,
                       bool is_finite) override {

@@ -2,6 +2,7 @@
 // host, step by step, and in sums of nodes of both kinds.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -134,7 +135,11 @@ void GpuFactorsTest::ExpectTheBitsOfTheHost(const Shape& shape, MatrixContent co
     std::copy_n(p, matrix.LeftCount(), matrix.on_host);
     std::fill_n(own_q, matrix.RightCount(), 0.0F);
     AddToRightFactor(rows, p, own_q);
-    ASSERT_NO_FATAL_FAILURE(Finish(codec_->MakeRightFactor(1, matrix)));
+    constexpr std::uint64_t kRowsOfPart = 70;
+    for (std::uint64_t row = 0; row < shape.rows; row += kRowsOfPart) {
+      const RowRange part{row, std::min(shape.rows, row + kRowsOfPart)};
+      ASSERT_NO_FATAL_FAILURE(Finish(codec_->MakeRightFactor(1, matrix, part)));
+    }
     ASSERT_EQ(MatrixBits(matrix.on_host, factors.size(), true), MatrixBits(factors, true));
     // Others have theirs, too.
     for (std::uint64_t i = 0; i < matrix.RightCount(); ++i) q[i] = own_q[i] + q[i];
@@ -429,6 +434,27 @@ TEST_F(GpuFactorExchange, EndsTheGroupWithTheNameOfAGpuThatFails) {
       FreeMemory();
     }
   }
+}
+
+// Lest others wait on their GPU until it has gone through all rows, one after the other.
+TEST_F(GpuFactorExchange, MakesTheRightFactorOfManyRowsByPartsToTheBitsOfTheHost) {
+  const MatrixCase test{.shape = {2 * kRightFactorRowsMax + 1, 30, 3}, .on_gpu = 1};
+  ASSERT_NO_FATAL_FAILURE(ExpectLikeOnTheHost(test, 2));
+  // Residual, left factor, three parts of the right one, product.
+  constexpr std::uint64_t kLast = 6;
+  MakeMatrices(test);
+  {
+    Fleet fleet(OptionsOf(test));
+    std::mt19937_64 random(7);
+    Fill(test, 1, random);
+    doubled_.fail("cuLaunchKernel", kLast, CuResult::kOutOfMemory);
+    for (std::uint32_t node = 0; node < 2; ++node) fleet.Post(node, TransferOf(test, node, 1));
+    while (fleet.completions(0).empty() && fleet.Step()) {
+    }
+    ASSERT_EQ(fleet.completions(0).size(), 1U);
+    EXPECT_EQ(fleet.completions(0)[0].code, Code::kExhausted);
+  }
+  FreeMemory();
 }
 
 // Whatever a GPU is at work on then.
