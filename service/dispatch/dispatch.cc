@@ -340,7 +340,7 @@ void Dispatch::Handle(const Ping& message, TimeNs) {
 
 void Dispatch::Handle(const Drain& message, TimeNs) {
   draining_ = true;
-  drain_deadline_ = message.deadline_ns;
+  if (!drained_) drain_deadline_ = message.deadline_ns;
   parts_->intake.RefuseNew();
 }
 

@@ -18,6 +18,11 @@ TEST(Dispatch, IsDrainedAtOnceWhenNothingIsOpen) {
   EXPECT_EQ(node.dispatch().NextDeadline(), kNever);
   node.Advance(2 * kSecond);
   EXPECT_EQ(Drained(node), 1U);
+  // Nothing waits for the deadline of another one.
+  node.Send(service::Drain{node.now + kSecond});
+  node.Settle();
+  EXPECT_EQ(node.dispatch().NextDeadline(), kNever);
+  node.Advance(2 * kSecond);
 }
 
 TEST(Dispatch, FinishesWhatIsPostedWhenItDrainsAndRefusesWhatIsNew) {
