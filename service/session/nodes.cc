@@ -8,6 +8,7 @@
 #include <set>
 
 #include "service/session/session.h"
+#include "transport/probe/line_fit.h"
 
 namespace headrace::service {
 namespace {
@@ -101,8 +102,8 @@ Status CheckNodes(const JobNodes& nodes, std::uint32_t world_size,
                              fmt::join(self.ranks, ", "), self.name, fmt::join(local, ", ")));
   }
   for (const transport::CostLine& cost : nodes.costs) {
-    // A byte that costs nothing would be infinitely many a second.
-    if (IsCost(cost) && cost.s_per_byte > 0) continue;
+    // A byte that costs next to nothing would be more of them a second than a number holds.
+    if (IsCost(cost) && cost.s_per_byte >= transport::kSecondsPerByteMin) continue;
     return Wrong(
         fmt::format("a lane that costs {} s and {} s a byte", cost.startup_s, cost.s_per_byte));
   }

@@ -11,10 +11,11 @@ void CodecSamples::Add(const Codec& codec, double bytes, const transport::CodecU
   if (codec == Codec::kNone || bytes <= 0) return;
   auto found = std::ranges::find(sums_, codec, &Sums::codec);
   if (found == sums_.end()) {
-    if (sums_.size() == kCodecCostsMax) return;
-    found = sums_.insert(sums_.end(), Sums{.codec = codec});
+    found = std::ranges::find_if(sums_, [&](const Sums& sums) { return sums.IsOld(iteration); });
+    if (found == sums_.end() && sums_.size() == kCodecCostsMax) return;
+    if (found == sums_.end()) found = sums_.insert(sums_.end(), Sums{.codec = codec});
   }
-  if (found->IsOld(iteration)) *found = Sums{.codec = codec};
+  if (found->codec != codec || found->IsOld(iteration)) *found = Sums{.codec = codec};
   found->last_iteration = iteration;
   found->seen_bytes += bytes;
   found->last[found->samples_count++ % kSamplesMax] = {

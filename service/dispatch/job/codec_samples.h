@@ -32,7 +32,7 @@ class CodecSamples {
   static constexpr std::uint64_t kIterationsKept = 256;
 
   // A transfer of so many bytes of float32 has ended, of that iteration. A codec beyond
-  // kCodecCostsMax is left out.
+  // kCodecCostsMax is left out until what one of them told is too old.
   void Add(const Codec& codec, double bytes, const transport::CodecUse& use,
            std::uint64_t iteration);
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,24 @@ TEST(CodecSamples, SayNothingLongAfterTheLast) {
   // Nor do they weigh on those that come then.
   samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), last + 1);
   EXPECT_NEAR(CostAt(samples, last + 2).encode_s_per_byte, 2e-9, 1e-11);
+}
+
+// A job's codec may be set anew for as long as it runs.
+TEST(CodecSamples, OneThatSaysNothingAnyMoreMakesRoomForTheNext) {
+  CodecSamples samples;
+  const auto top = [](std::size_t keeps) {
+    return Codec(Codec::kTopK, static_cast<std::uint8_t>(keeps));
+  };
+  for (std::size_t i = 0; i < kCodecCostsMax; ++i) samples.Add(top(i + 1), kBytes, UseOf(4e-9), 1);
+  const auto has_int8 = [&samples](std::uint64_t iteration) {
+    const std::vector<CodecCost> costs = samples.Costs({}, 2, 0, iteration);
+    return std::ranges::find(costs, Codec(Codec::kInt8), &CodecCost::codec) != costs.end();
+  };
+  samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), 2);
+  EXPECT_FALSE(has_int8(2)) << "all others count";
+  const std::uint64_t later = 2 + CodecSamples::kIterationsKept;
+  samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), later);
+  EXPECT_TRUE(has_int8(later));
 }
 
 // A thread that encodes may be held up for long.

@@ -541,8 +541,12 @@ TEST(Nodes, WhatNodesCannotHaveAgreedOnEndsTheJobAndNothingElse) {
        [](JobNodes& nodes) { std::swap(nodes.nodes[0].ranks, nodes.nodes[1].ranks); }},
       {"a missing rank", [](JobNodes& nodes) { nodes.nodes.pop_back(); }},
       {"blocks that overflow", [](JobNodes& nodes) { nodes.block_bytes = UINT64_MAX / 8 + 2; }},
-      {"bytes for nothing", [](JobNodes& nodes) {
+      {"bytes for nothing",
+       [](JobNodes& nodes) {
          nodes.costs = {{1, 0}};
+       }},
+      {"bytes for nearly nothing", [](JobNodes& nodes) {
+         nodes.costs = {{1, 5e-324}};
        }}};
   for (const Case& each : cases) {
     Spread spread({{0}, {1}}, false);
