@@ -1,6 +1,7 @@
 #include "service/dispatch/job/lane_samples.h"
 
 #include <algorithm>
+#include <span>
 
 #include "ipc/base/check.h"
 
@@ -11,6 +12,15 @@ namespace {
 constexpr double kEarlierPlanWeight = 0.25;
 
 }  // namespace
+
+double LaneSamples::SecondsOf(TimeNs begin_ns, const transport::Completion& completion,
+                              TimeNs now) {
+  const TimeNs seen_ns = now - std::max(begin_ns, settled_ns_);
+  const TimeNs on_lane_ns = completion.end_ns - std::max(completion.begin_ns, ended_ns_);
+  settled_ns_ = now;
+  ended_ns_ = completion.end_ns;
+  return static_cast<double>(std::max(seen_ns, on_lane_ns)) / kSecond;
+}
 
 void LaneSamples::Add(std::uint32_t plan, double bytes, double seconds) {
   if (!(bytes > 0) || !(seconds > 0)) return;
@@ -39,16 +49,30 @@ std::vector<transport::WeightedSample> LaneSamples::WeightedSamples() const {
 
 void LaneSamples::AddBound(double bytes, double seconds) {
   if (!(bytes > 0) || !(seconds > 0)) return;
-  const bool quicker =
-      quickest_.bytes == 0 || seconds * quickest_.bytes < quickest_.seconds * bytes;
-  if (quicker) quickest_ = {bytes, seconds};
+  recent_[recent_count_++ % kRecentMax] = {bytes, seconds};
+}
+
+transport::CostSample LaneSamples::Quick() const {
+  std::array<transport::CostSample, kRecentMax> sorted = recent_;
+  const std::span<transport::CostSample> recent(sorted.data(), std::min(recent_count_, kRecentMax));
+  std::ranges::sort(recent, {}, [](const transport::CostSample& sample) {
+    return sample.seconds / sample.bytes;
+  });
+  double left = 0;
+  for (const transport::CostSample& sample : recent) left += kQuickShare * sample.bytes;
+  for (const transport::CostSample& sample : recent) {
+    left -= sample.bytes;
+    if (left <= 0) return sample;
+  }
+  return {};
 }
 
 transport::CostLine LaneSamples::Believed(const transport::CostLine& prior) const {
   // Measured while others were at it, it may be far too slow.
-  const double prior_s = prior.Seconds(quickest_.bytes);
-  if (quickest_.bytes == 0 || !(prior_s > quickest_.seconds)) return prior;
-  const double share = quickest_.seconds / prior_s;
+  const transport::CostSample quick = Quick();
+  const double prior_s = prior.Seconds(quick.bytes);
+  if (quick.bytes == 0 || !(prior_s > quick.seconds)) return prior;
+  const double share = quick.seconds / prior_s;
   return {prior.startup_s * share, prior.s_per_byte * share};
 }
 

@@ -6,11 +6,15 @@
 // by their duration. Plain data.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
+#include "ipc/base/clock.h"
 #include "transport/network.h"
 #include "transport/probe/line_fit.h"
+#include "transport/transport.h"
 
 namespace headrace::service {
 
@@ -25,19 +29,29 @@ class LaneSamples {
 
   LaneSamples() { samples_.reserve(kSamplesMax); }
 
-  // `plan`: the version of the one in force.
+  // What bounds the prior is that of the quickest of so many, by so large a share of their bytes: a
+  // burst that a rate limit lets through is quicker than blocks are.
+  static constexpr std::size_t kRecentMax = 32;
+  static constexpr double kQuickShare = 0.25;
+
+  // How long a stage of a block took that dispatch sent at `begin_ns`, once for each: several may
+  // be on the lane at once, and each has cost what it ended after the job's one before. What others
+  // did meanwhile is part of it. Where it took longer for the lane than for dispatch, whose clock
+  // is that of a turn, in which two may end, the lane is right.
+  double SecondsOf(TimeNs begin_ns, const transport::Completion& completion, TimeNs now);
+  // `plan`: the version of the one that the block belongs to.
   void Add(std::uint32_t plan, double bytes, double seconds);
   // What was seen so far says nothing any more.
   void Clear() {
     samples_.clear();
     of_last_plan_ = 0;
-    quickest_ = {};
+    recent_count_ = 0;
     next_ = 0;
   }
   // One that took as long for other reasons than the wire, which may be quicker.
   void AddBound(double bytes, double seconds);
 
-  // What is believed without samples, but no slower than what was quickest.
+  // What is believed without samples, but no slower than what was quick of late.
   transport::CostLine Believed(const transport::CostLine& prior) const;
   // The line of the samples (transport::FitBlocks); where there are too few of them, Believed.
   transport::CostLine Fit(const transport::CostLine& prior) const;
@@ -50,12 +64,18 @@ class LaneSamples {
 
   // Those of the last plan weigh 1.
   std::vector<transport::WeightedSample> WeightedSamples() const;
+  // The sample or bound, of the last ones, up to which there is kQuickShare of all bytes; or none.
+  transport::CostSample Quick() const;
 
-  std::vector<PlanSample> samples_;   // a ring
-  std::uint32_t last_plan_ = 0;       // of the sample that was added last
-  std::size_t of_last_plan_ = 0;      // samples
-  transport::CostSample quickest_{};  // of all and of bounds, for each byte; or none
+  std::vector<PlanSample> samples_;  // a ring
+  std::uint32_t last_plan_ = 0;      // of the sample that was added last
+  std::size_t of_last_plan_ = 0;     // samples
   std::size_t next_ = 0;
+  std::array<transport::CostSample, kRecentMax> recent_{};  // samples and bounds, a ring
+  std::size_t recent_count_ = 0;                            // that were ever added
+  // The end of the job's last stage on the lane, as dispatch and as the lane had it.
+  TimeNs settled_ns_ = 0;
+  TimeNs ended_ns_ = 0;
 };
 
 }  // namespace headrace::service

@@ -120,13 +120,11 @@ void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, co
       Learn(lane, bytes * share, whole, completion, now);
     }
     if (operation.planned() && !job.measured.samples.empty()) {
-      // Several may be on the lane at once: each has cost what it ended after the one before.
-      const TimeNs begin = std::max(part.begin_ns, lane.settled_ns);
-      AddSample(job, operation, part, completion.codec, bytes,
-                whole * static_cast<double>(now - begin) / kSecond);
+      const double seconds = job.measured.samples[SampleOf(part.queued.lane)].SecondsOf(
+          part.begin_ns, completion, now);
+      AddSample(job, operation, part, completion.codec, bytes, whole * seconds);
     }
   }
-  lane.settled_ns = now;
   lane.queue_changed = true;  // shown with what the turn does to it
 }
 
@@ -136,8 +134,7 @@ void Lanes::OnEnded(Job& job, const Operation& operation, const Block& block, co
 void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& part,
                       const transport::CodecUse& use, double bytes, double seconds) const {
   LaneSamples& samples = job.measured.samples[SampleOf(part.queued.lane)];
-  const WirePlan* const in_force = job.gradients->plan();
-  const std::uint32_t plan = in_force != nullptr ? in_force->plan->version : 0;
+  const std::uint32_t plan = operation.plan->plan->version;
   const Codec codec = IsBetweenNodes(part.queued.lane) ? job.CodecOf(operation) : Codec();
   if (codec == Codec::kNone || use.plain_bytes == 0) return samples.Add(plan, bytes, seconds);
   const auto block_bytes = static_cast<double>(part.queued.bytes);

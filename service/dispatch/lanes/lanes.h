@@ -129,7 +129,6 @@ class Lanes {
     TimeNs busy_ns = 0;
     transport::CostKeeper cost{transport::CostLine{}};
     TimeNs last_end_ns = 0;  // of a stage, as the lane has it
-    TimeNs settled_ns = 0;   // when dispatch received the last one
     bool queue_changed = false;
     RecentUsers recent_users;  // inside the node
   };

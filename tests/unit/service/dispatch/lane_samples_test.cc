@@ -108,6 +108,38 @@ TEST(LaneSamples, WithFewSamplesThePriorIsNoSlowerThanWhatWasSeen) {
   EXPECT_NEAR(samples.Fit(slow).Seconds(4e6), 0.04, 1e-9);
 }
 
+// A burst that a rate limit lets through, say.
+TEST(LaneSamples, OneThatWasFarTooQuickIsForgotten) {
+  LaneSamples samples;
+  samples.AddBound(4e6, 5e-5);
+  EXPECT_LT(samples.Believed(kTrue).Seconds(4e6), 1e-4);
+  for (int i = 0; i < 4; ++i) samples.AddBound(4e6, kTrue.Seconds(4e6));
+  EXPECT_EQ(samples.Believed(kTrue), kTrue) << "most say something else";
+  // One in five bytes, for long.
+  for (std::size_t i = 0; i < 3 * LaneSamples::kRecentMax; ++i) {
+    samples.Add(kPlan, 4e6, i % 5 == 0 ? 5e-5 : kTrue.Seconds(4e6));
+  }
+  EXPECT_EQ(samples.Believed(kTrue), kTrue);
+  EXPECT_NEAR(samples.Fit(kTrue).s_per_byte, kTrue.s_per_byte, 0.1 * kTrue.s_per_byte);
+  // All of late were that quick.
+  for (std::size_t i = 0; i < LaneSamples::kRecentMax; ++i) samples.AddBound(4e6, 2e-3);
+  EXPECT_NEAR(samples.Believed(kTrue).Seconds(4e6), 2e-3, 1e-9);
+}
+
+transport::Completion EndedAt(TimeNs begin_ns, TimeNs end_ns) {
+  return {.begin_ns = begin_ns, .end_ns = end_ns};
+}
+
+TEST(LaneSamples, EachStageCostsWhatItEndedAfterTheOneBefore) {
+  LaneSamples samples;
+  EXPECT_DOUBLE_EQ(samples.SecondsOf(100, EndedAt(110, 900), 1000), 900e-9) << "with both ways";
+  EXPECT_DOUBLE_EQ(samples.SecondsOf(200, EndedAt(210, 1500), 1600), 600e-9) << "beside another";
+  // Dispatch gets two ends in one turn, or one in a turn that began before it.
+  EXPECT_DOUBLE_EQ(samples.SecondsOf(1600, EndedAt(1700, 2000), 2600), 1000e-9);
+  EXPECT_DOUBLE_EQ(samples.SecondsOf(1600, EndedAt(1700, 2500), 2600), 500e-9);
+  EXPECT_DOUBLE_EQ(samples.SecondsOf(2990, EndedAt(3000, 3700), 3000), 700e-9);
+}
+
 // The ring outlives plans: after the warm-up under wfbp it is full of small blocks that were slow
 // beside others, when a plan of few large ones is in force.
 TEST(LaneSamples, BlocksOfAnEarlierPlanWeighLessOnceThereAreEnough) {

@@ -9,6 +9,7 @@
 
 #include "service/dispatch/job/gradients.h"
 #include "tests/unit/service/dispatch/expect.h"
+#include "tests/unit/service/dispatch/fair_transport.h"
 #include "tests/unit/service/dispatch/planned.h"
 
 namespace headrace::support {
@@ -390,6 +391,32 @@ TEST_F(Planned, TimesOfIterationsAreTheSlowestRanks) {
   EXPECT_NEAR(seen[0]->times.release_s[2], 2e-6, 1e-9);
   EXPECT_NEAR(seen[0]->times.forward_s[1], 5e-7, 1e-10);
   EXPECT_NEAR(seen[0]->times.iteration_s, 1e-3, 1e-9);
+}
+
+// A job that posts much that is small beside it does not make its blocks quick.
+TEST(PlannedBeside, BlocksCostWhatTheyTakeWhateverEndsMeanwhile) {
+  constexpr double kNsPerByte = 10'000;
+  HandDrivenNode node(Fair(kNsPerByte));
+  const JobSpec job{.world_size = 2};
+  const JobSpec other{.id = JobId{2}, .name = "other", .world_size = 1};
+  const auto layout = PackedLayout({1000});
+  std::vector<ClientEnd*> ranks;
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    ranks.push_back(&node.Attach(job, rank));
+    HandIn(node, *ranks[rank], layout);
+  }
+  ClientEnd& beside = node.Attach(other, 0);
+  Adopt(node, job.id, PlanOf({{{0, 0, 1000}}}));
+  for (int iteration = 0; iteration < 6; ++iteration) {
+    for (ClientEnd* const rank : ranks) PostGradient(*rank, *layout, 0);
+    for (int i = 0; i < 60; ++i) {
+      beside.PostApart(OnSegment(Collective::kAllReduce, DType::kFloat32, 4));
+      node.Advance(kMillisecond);
+    }
+  }
+  const auto seen = node.peers().Of<service::TimesSeen>();
+  ASSERT_FALSE(seen.empty());
+  EXPECT_GT(seen.back()->costs[0].Seconds(4000), 4000 * kNsPerByte / kSecond);
 }
 
 TEST_F(Planned, RowsAndMemoryAreGivenBackWithTheJob) {
