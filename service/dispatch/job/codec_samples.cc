@@ -48,12 +48,19 @@ double CodecSamples::Quantile(std::span<const Sample> samples, double Sample::*s
   return 0;
 }
 
+double CodecSamples::ServedSecondsPerByte(const Codec& codec, std::uint64_t iteration) const {
+  const auto found = std::ranges::find(sums_, codec, &Sums::codec);
+  if (found == sums_.end() || !found->Counts(iteration)) return 0;
+  return Quantile(found->samples(), &Sample::encode_s, kServedShare) +
+         Quantile(found->samples(), &Sample::decode_s, kServedShare);
+}
+
 std::vector<CodecCost> CodecSamples::Costs(std::span<const CodecCost> measured,
                                            std::uint32_t nodes_count, std::uint32_t servers_count,
                                            std::uint64_t iteration) const {
   std::vector<CodecCost> costs;
   for (const Sums& sums : sums_) {
-    if (sums.seen_bytes < kBytesMin || sums.IsOld(iteration)) continue;
+    if (!sums.Counts(iteration)) continue;
     double plain = 0;
     double sent = 0;
     for (const Sample& each : sums.samples()) {

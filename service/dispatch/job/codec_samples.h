@@ -36,6 +36,9 @@ class CodecSamples {
   void Add(const Codec& codec, double bytes, const transport::CodecUse& use,
            std::uint64_t iteration);
 
+  // What processors took of late for a byte where servers sum, as of that iteration; 0: not known.
+  double ServedSecondsPerByte(const Codec& codec, std::uint64_t iteration) const;
+
   // For each codec that was seen or measured, at most kCodecCostsMax, as of that iteration.
   std::vector<CodecCost> Costs(std::span<const CodecCost> measured, std::uint32_t nodes_count,
                                std::uint32_t servers_count, std::uint64_t iteration) const;
@@ -54,6 +57,9 @@ class CodecSamples {
     }
     bool IsOld(std::uint64_t iteration) const {
       return iteration > last_iteration + kIterationsKept;
+    }
+    bool Counts(std::uint64_t iteration) const {
+      return seen_bytes >= kBytesMin && !IsOld(iteration);
     }
 
     Codec codec;

@@ -12,8 +12,20 @@ constexpr double kProcessorBound = 0.8;
 // The wire explains so many times what it is believed to take: lines differ from one hour to the
 // next, but not by more, unless others come to use them.
 constexpr double kWireExplains = 1.25;
-// And a startup that is so much longer, which many small transfers tell best.
+// And a startup that is so much longer, which many transfers of one piece tell best. The more
+// pieces a transfer has, the less of its time is its startup.
 constexpr double kStartupExplainsSeconds = 2e-3;
+
+// The wire carries two transfers, one for each factor.
+EncodedSample FactoredSampleOf(const EncodedTransfer& transfer, double share, double coding_s) {
+  constexpr double kFactors = 2;
+  EncodedSample sample{.wire_bytes = transfer.bytes * transfer.sent_per_byte * share / kFactors,
+                       .wire_s = transfer.seconds / kFactors,
+                       .use = transfer.use};
+  sample.is_of_wire = coding_s < kProcessorBound * transfer.seconds;
+  if (sample.is_of_wire) sample.wire_s -= coding_s / kFactors;
+  return sample;
+}
 
 }  // namespace
 
@@ -22,9 +34,12 @@ EncodedSample EncodedSampleOf(const EncodedTransfer& transfer, const transport::
   const std::uint32_t nodes = transfer.nodes_count;
   const std::uint32_t servers = transfer.servers_count;
   double share = static_cast<double>(use.sent_bytes) / static_cast<double>(use.plain_bytes);
-  if (servers > 0) share += transport::kServedHeaderShare;
   const double encode_s = static_cast<double>(use.encode_ns) / kSecond;
   const double decode_s = static_cast<double>(use.decode_ns) / kSecond;
+  if (transfer.codec.kind == Codec::kPowerSgd) {
+    return FactoredSampleOf(transfer, share, encode_s + decode_s);
+  }
+  if (servers > 0) share += transport::kServedHeaderShare;
   const double pieces =
       transport::PiecesCount(transfer.bytes * share, transfer.bytes, nodes, servers);
   // As if servers were as fast as this node.
@@ -37,10 +52,21 @@ EncodedSample EncodedSampleOf(const EncodedTransfer& transfer, const transport::
                        .wire_s = transfer.seconds - coding_s / pieces,
                        .use = use};
   sample.is_of_wire = coding_s < kProcessorBound * sample.wire_s;
-  if (servers == 0) return sample;
   const double believed_s = wire.s_per_byte * sample.wire_bytes;
-  const double most_s = kWireExplains * (wire.startup_s + believed_s) + kStartupExplainsSeconds;
-  if (transfer.seconds > most_s) sample.is_of_wire = false;
+  if (servers > 0) {
+    const double longer_s = kStartupExplainsSeconds / pieces;
+    const double most_s = kWireExplains * (wire.startup_s + believed_s) + longer_s;
+    if (transfer.seconds > most_s) {
+      const double known_s =
+          wire.startup_s + believed_s / pieces + std::max(coding_s, transfer.before_s.value_or(0));
+      const bool is_slower =
+          transfer.before_s && transfer.seconds > kWireExplains * known_s + longer_s;
+      if (!is_slower) sample.is_of_wire = false;
+    }
+  }
+  // How long processors took is only reckoned, and what it leaves may be too little.
+  if (!sample.is_of_wire) sample.wire_s = transfer.seconds;
+  if (servers == 0) return sample;
   if (!sample.is_of_wire) coding_s = transfer.seconds - wire.startup_s - believed_s / pieces;
   if (coding_s > encode_s + decode_s) {
     sample.use.decode_ns = static_cast<TimeNs>((coding_s - encode_s) * kSecond);

@@ -1,13 +1,16 @@
 // What the time of an encoded transfer tells of the wire, and of the processors. Pure.
 //
-// The two work beside each other, piece by piece, so the slower one is seen. Without servers a node
+// The two work beside each other, piece by piece, so the slower one is seen; for powersgd they take
+// turns, and the node knows of all work. Without servers a node
 // knows what its own processor did. Of servers nobody tells what they did, and each of their many
 // small messages costs them, too: there the time that the wire does not take, as far as its cost is
 // known, is that of processors. If it were put down to the wire, a codec of few bytes would make a
-// plan believe in a wire that is many times as slow as it is.
+// plan believe in a wire that is many times as slow as it is. Processors are no slower when a rail
+// is lost, though.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "ipc/base/codec_cost.h"
 #include "transport/network.h"
@@ -16,13 +19,16 @@
 namespace headrace::service {
 
 struct EncodedTransfer {
-  Codec codec;                      // not powersgd, whose work and wire take turns
+  Codec codec;
   double seconds = 0;               // from its start to its end
   double bytes = 0;                 // as it is
   double sent_per_byte = 1;         // what a node sends for each byte that is not encoded
   transport::CodecUse use;          // of this node; some bytes were encoded
   std::uint32_t nodes_count = 0;    // with data
   std::uint32_t servers_count = 0;  // 0: the nodes sum
+  // Where the job has come to another wire than the one that is believed in: how long processors
+  // have taken for as many bytes, 0 where that is not known. What goes beyond is the wire's.
+  std::optional<double> before_s{};
 };
 
 struct EncodedSample {

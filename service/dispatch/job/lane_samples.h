@@ -41,8 +41,9 @@ class LaneSamples {
   double SecondsOf(TimeNs begin_ns, const transport::Completion& completion, TimeNs now);
   // `plan`: the version of the one that the block belongs to.
   void Add(std::uint32_t plan, double bytes, double seconds);
-  // What was seen so far says nothing any more.
+  // The job has come to another wire: what was seen so far says nothing any more.
   void Clear() {
+    is_of_prior_ = false;
     samples_.clear();
     of_last_plan_ = 0;
     recent_count_ = 0;
@@ -51,6 +52,8 @@ class LaneSamples {
   // One that took as long for other reasons than the wire, which may be quicker.
   void AddBound(double bytes, double seconds);
 
+  // Whether the job's wire is the one that the prior was measured on.
+  bool is_of_prior() const { return is_of_prior_; }
   // What is believed without samples, but no slower than what was quick of late.
   transport::CostLine Believed(const transport::CostLine& prior) const;
   // The line of the samples (transport::FitBlocks); where there are too few of them, Believed.
@@ -71,6 +74,7 @@ class LaneSamples {
   std::uint32_t last_plan_ = 0;      // of the sample that was added last
   std::size_t of_last_plan_ = 0;     // samples
   std::size_t next_ = 0;
+  bool is_of_prior_ = true;
   std::array<transport::CostSample, kRecentMax> recent_{};  // samples and bounds, a ring
   std::size_t recent_count_ = 0;                            // that were ever added
   // The end of the job's last stage on the lane, as dispatch and as the lane had it.

@@ -138,16 +138,12 @@ void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& par
   const Codec codec = IsBetweenNodes(part.queued.lane) ? job.CodecOf(operation) : Codec();
   if (codec == Codec::kNone || use.plain_bytes == 0) return samples.Add(plan, bytes, seconds);
   const auto block_bytes = static_cast<double>(part.queued.bytes);
-  if (codec.kind == Codec::kPowerSgd) {
-    // Work and wire take turns, and the wire carries two transfers, one for each factor.
-    constexpr double kFactors = 2;
-    job.measured.codec_samples.Add(codec, block_bytes, use, operation.iteration);
-    const double share = static_cast<double>(use.sent_bytes) / static_cast<double>(use.plain_bytes);
-    const double coding_s = static_cast<double>(use.encode_ns + use.decode_ns) / kSecond;
-    return samples.Add(plan, bytes * share / kFactors,
-                       std::max(0.0, seconds - coding_s) / kFactors);
-  }
   const JobNodes& nodes = *job.nodes();
+  std::optional<double> before_s;
+  if (!samples.is_of_prior()) {
+    before_s =
+        block_bytes * job.measured.codec_samples.ServedSecondsPerByte(codec, operation.iteration);
+  }
   const EncodedSample sample =
       EncodedSampleOf({.codec = codec,
                        .seconds = seconds,
@@ -155,7 +151,8 @@ void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& par
                        .sent_per_byte = bytes / block_bytes,
                        .use = use,
                        .nodes_count = DataNodesOf(job),
-                       .servers_count = nodes.servers_count},
+                       .servers_count = nodes.servers_count,
+                       .before_s = before_s},
                       samples.Believed(nodes.costs[part.queued.lane - first_rail_]));
   job.measured.codec_samples.Add(codec, block_bytes, sample.use, operation.iteration);
   if (sample.is_of_wire) return samples.Add(plan, sample.wire_bytes, sample.wire_s);

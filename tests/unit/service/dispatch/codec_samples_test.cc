@@ -66,6 +66,17 @@ TEST(CodecSamples, SayNothingLongAfterTheLast) {
   EXPECT_NEAR(CostAt(samples, last + 2).encode_s_per_byte, 2e-9, 1e-11);
 }
 
+TEST(CodecSamples, SayWhatProcessorsTookOverServersAsPlansHaveIt) {
+  CodecSamples samples;
+  EXPECT_EQ(samples.ServedSecondsPerByte(Codec::kInt8, 1), 0);
+  samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), 1);
+  samples.Add(Codec::kInt8, kBytes, UseOf(8e-9), 1);
+  const CodecCost cost = samples.Costs({}, 2, 1, 1).at(0);
+  EXPECT_NEAR(samples.ServedSecondsPerByte(Codec::kInt8, 1),
+              cost.encode_s_per_byte + cost.decode_s_per_byte, 1e-15);
+  EXPECT_EQ(samples.ServedSecondsPerByte(Codec::kInt8, 2 + CodecSamples::kIterationsKept), 0);
+}
+
 // A job's codec may be set anew for as long as it runs.
 TEST(CodecSamples, OneThatSaysNothingAnyMoreMakesRoomForTheNext) {
   CodecSamples samples;

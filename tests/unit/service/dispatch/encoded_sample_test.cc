@@ -96,6 +96,77 @@ TEST(EncodedSample, OverServersSmallTransfersTellTheStartup) {
   EXPECT_LT(CodingSeconds(sample), 1e-4);
 }
 
+// 10 Gbit/s: 33 KiB cross in 30 us, and 16 pieces of an encoding that keeps little take their time.
+TEST(EncodedSample, OverServersAQuickWireIsNotTakenForASlowOneWithALongStartup) {
+  constexpr transport::CostLine kQuick{.startup_s = 5e-5, .s_per_byte = 8e-10};
+  EncodedTransfer transfer = TransferOf(Codec::kTopK, 1, 4e-3, 2e-3);
+  transfer.bytes /= 8;
+  for (TimeNs* const ns : {&transfer.use.encode_ns, &transfer.use.decode_ns}) *ns /= 8;
+  for (std::uint64_t* const size : {&transfer.use.plain_bytes, &transfer.use.sent_bytes}) {
+    *size /= 8;
+  }
+  const EncodedSample sample = EncodedSampleOf(transfer, kQuick);
+  EXPECT_FALSE(sample.is_of_wire);
+  EXPECT_NEAR(CodingSeconds(sample), 2e-3 - kQuick.startup_s, 1e-5);
+}
+
+// Of one piece nothing would be left for the wire, or what is reckoned wrongly.
+TEST(EncodedSample, WhereProcessorsAreSlowerTheWireTookNoLongerThanAll) {
+  for (const std::uint32_t servers : {0U, 1U}) {
+    EncodedTransfer transfer = TransferOf(Codec::kInt8, servers, 19e-4, 20e-4);
+    transfer.bytes /= 128;
+    for (std::uint64_t* const size : {&transfer.use.plain_bytes, &transfer.use.sent_bytes}) {
+      *size /= 128;
+    }
+    const EncodedSample sample = EncodedSampleOf(transfer, kBelieved);
+    EXPECT_FALSE(sample.is_of_wire);
+    EXPECT_EQ(sample.wire_s, transfer.seconds) << servers << " servers";
+  }
+}
+
+TEST(EncodedSample, OfFactorsIsOfTheWireWhereTheWorkLeavesEnough) {
+  EncodedTransfer transfer = TransferOf(Codec::kBFloat16, 0, 4e-3, 10e-3);
+  transfer.codec = Codec::kPowerSgd;
+  transfer.use.sent_bytes = transfer.use.plain_bytes / 100;
+  EncodedSample sample = EncodedSampleOf(transfer, kBelieved);
+  EXPECT_TRUE(sample.is_of_wire);
+  EXPECT_NEAR(sample.wire_bytes, kTransferBytes / 200, 1) << "of each of two";
+  EXPECT_DOUBLE_EQ(sample.wire_s, 3e-3);
+  EXPECT_NEAR(CodingSeconds(sample), 4e-3, 1e-8);
+  transfer.seconds = 4.1e-3;
+  sample = EncodedSampleOf(transfer, kBelieved);
+  EXPECT_FALSE(sample.is_of_wire) << "1 % of error would be half of it";
+  EXPECT_DOUBLE_EQ(sample.wire_s, 2.05e-3);
+}
+
+// A rail was lost, and the one in its place is ten times slower: what the processors are not known
+// to take is its time, or a plan would stop encoding where that pays most.
+TEST(EncodedSample, OverServersAnotherWireMayBeSlower) {
+  struct Case {
+    Codec codec;
+    double before_s = 0;
+    double seconds = 0;
+    bool is_of_wire = false;
+  };
+  const double int8_s = kBelieved.Seconds(kTransferBytes / 4);
+  const Case cases[] = {{Codec::kInt8, 8e-3, 10 * int8_s, true},
+                        {Codec::kInt8, 0, 10 * int8_s, true},
+                        {Codec::kInt8, 8e-3, 1.1 * int8_s, true},
+                        {Codec::kTopK, 20e-3, 60e-3, true},
+                        // Many small messages, as before.
+                        {Codec::kTopK, 20e-3, 24e-3, false}};
+  for (const Case& each : cases) {
+    EncodedTransfer transfer = TransferOf(each.codec, 1, 4e-3, each.seconds);
+    transfer.before_s = each.before_s;
+    const EncodedSample sample = EncodedSampleOf(transfer, kBelieved);
+    EXPECT_EQ(sample.is_of_wire, each.is_of_wire) << Name(each.codec) << ", " << each.seconds;
+    EXPECT_NEAR(sample.wire_s, each.seconds, 2e-4);
+    transfer.before_s.reset();
+    if (each.seconds < 2 * int8_s && each.is_of_wire) continue;
+    EXPECT_FALSE(EncodedSampleOf(transfer, kBelieved).is_of_wire);
+  }
+}
+
 TEST(EncodedSample, OverServersMakesAPlanExpectWhatItTook) {
   for (const Codec codec : {Codec(Codec::kBFloat16), Codec(Codec::kInt8), Codec(Codec::kTopK)}) {
     for (const std::uint32_t servers : {1U, 2U}) {

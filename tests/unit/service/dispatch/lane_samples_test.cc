@@ -160,6 +160,15 @@ TEST(LaneSamples, BlocksOfAnEarlierPlanWeighLessOnceThereAreEnough) {
   EXPECT_GT(samples.Fit({}).Seconds(kLarge), 1.2 * fast.Seconds(kLarge));
 }
 
+TEST(LaneSamples, AreOfThePriorsWireUntilTheJobComesToAnother) {
+  LaneSamples samples;
+  EXPECT_TRUE(samples.is_of_prior());
+  samples.Add(kPlan, 4e6, 1e-3);
+  samples.Clear();
+  EXPECT_FALSE(samples.is_of_prior());
+  EXPECT_EQ(samples.Fit(kTrue), kTrue) << "and nothing is known of that";
+}
+
 TEST(LaneSamples, WithoutSamplesThePriorStands) { EXPECT_EQ(LaneSamples().Fit(kTrue), kTrue); }
 
 }  // namespace
