@@ -276,15 +276,19 @@ void Plans::Release(const Jobs& jobs, TimeNs now) {
 
 void Plans::OnMoved(Job& job, std::uint8_t lane) {
   lanes_.OnMoved(job, lane);
-  if (job.gradients && job.measured.times)
-    job.measured.rails_changed_in = job.gradients->head_iteration();
+  if (!job.gradients || !job.measured.times) return;
+  const bool settled = job.measured.rails_changed_in == 0;
+  job.measured.rails_changed_in = job.gradients->head_iteration();
+  if (settled) job.measured.rails_unsettled_in = job.measured.rails_changed_in;
 }
 
 std::uint64_t Plans::ReportDue(Job& job, std::uint64_t iteration) {
   if (job.measured.rails_changed_in != 0) {
     // What was under way then has waited, and was sent again.
     if (iteration == job.measured.rails_changed_in) Lanes::ForgetRails(job);
-    return iteration >= job.measured.rails_changed_in + kTimesOfRails ? kTimesOfRails : 0;
+    const bool overdue = iteration >= job.measured.rails_unsettled_in + IterationTimes::kWindow;
+    const bool due = overdue || iteration >= job.measured.rails_changed_in + kTimesOfRails;
+    return due ? kTimesOfRails : 0;
   }
   if (iteration == kFirstTimes || iteration == kSecondTimes) return kFirstTimes;
   return iteration % IterationTimes::kWindow == 0 ? IterationTimes::kWindow : 0;

@@ -115,6 +115,9 @@ struct Measurements {
   CodecSamples codec_samples;
   // In which a rail was lost or came back, until the leader has the costs since; 0: none has.
   std::uint64_t rails_changed_in = 0;
+  // The first of those in which it changed; one that comes and goes again and again is reported,
+  // too.
+  std::uint64_t rails_unsettled_in = 0;
 };
 
 // What encodings have left out of this node's sums: laid out as the gradients are, from the lowest

@@ -213,6 +213,27 @@ TEST(PlannedNodes, TellTheLeaderWhatRailsHaveCostSinceOneWasLostAndSinceItIsBack
   }
 }
 
+// The leader would keep the plan of the first rail for as long as that goes on.
+TEST(PlannedNodes, TellTheLeaderWhatRailsCostThoughOneComesAndGoes) {
+  PlannedFleet fleet(
+      Ranks{{0}, {1}},
+      {.exchange = {.name = "net0", .piece_size = 8192}, .rails_count = 2, .rails_stand_in = true});
+  fleet.AdoptAll(PlanOf({{{0, 0, 400}, {1, 0, 200}, {2, 0, 300}}}), 1);
+  fleet.Iterate(40);
+  const std::size_t before = fleet.Reported(0).size();
+  for (int times = 0; times < 5; ++times) {
+    fleet.cluster.CutRail(0, 1, 1, transport::Silence::kSilent);
+    fleet.Iterate(1, kSecond);
+    fleet.Iterate(2);
+    fleet.cluster.MendRail(0, 1, 1);
+    fleet.cluster.Advance(5 * kSecond);
+    fleet.Iterate(2);
+  }
+  const auto reported = fleet.Reported(0);
+  ASSERT_GT(reported.size(), before);
+  EXPECT_TRUE(reported.back().rails_changed);
+}
+
 ipc::QueueRow RowOf(const HandDrivenNode& node, std::uint32_t iteration, std::uint64_t block) {
   for (const auto& slot : node.board().queue) {
     const ipc::QueueRow row = *ipc::ReadRow(slot);
