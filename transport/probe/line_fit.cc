@@ -1,6 +1,7 @@
 #include "transport/probe/line_fit.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <vector>
 
 #include "ipc/base/check.h"
@@ -32,15 +33,24 @@ struct Weighted {
 // The value up to which, in growing order, there is this share of all weight.
 double Quantile(std::vector<Weighted>& values, double share) {
   HR_CHECK(!values.empty());
-  std::sort(values.begin(), values.end(),
-            [](const Weighted& one, const Weighted& other) { return one.value < other.value; });
   double left = 0;
   for (const Weighted& each : values) left += share * each.weight;
-  for (const Weighted& each : values) {
-    left -= each.weight;
-    if (left <= 0) return each.value;
+  // Halved until one is left: dispatch's thread has no time to put them all in order.
+  std::span<Weighted> among(values);
+  while (among.size() > 1) {
+    const std::span<Weighted> lower = among.first(among.size() / 2);
+    const auto middle = among.begin() + static_cast<std::ptrdiff_t>(lower.size());
+    std::ranges::nth_element(among, middle, {}, &Weighted::value);
+    double lower_weight = 0;
+    for (const Weighted& each : lower) lower_weight += each.weight;
+    if (left <= lower_weight) {
+      among = lower;
+    } else {
+      left -= lower_weight;
+      among = among.subspan(lower.size());
+    }
   }
-  return values.back().value;
+  return among.front().value;
 }
 
 // The weight of a startup, which is what a block's time leaves when its bytes took `bytes_s`.
