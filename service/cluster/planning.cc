@@ -247,8 +247,8 @@ void Planning::Make(plan::Policy policy, std::shared_ptr<const plan::Plan> prese
   codecs_made_for_ = WantedCodecs();
   if (!codecs_made_for_.empty()) {
     AddCodecs(route, options_.shape, seen, CodecsIn(codecs_made_for_));
-    AddRuns(route, options_.shape, *layout_);
   }
+  AddRuns(route, options_.shape, *layout_);
   const IterationSeen iteration = IterationOf(seen);
   std::uint64_t latest = 0;
   for (const NodeSeen& each : seen) latest = std::max(latest, each.times.iteration);

@@ -352,11 +352,9 @@ plan::Stage& StageBetweenNodes(plan::Route& route, const JobShape& shape) {
 
 void AddRuns(plan::Route& route, const JobShape& shape, const Layout& layout) {
   if (shape.servers_count == 0) return;
-  std::vector<bool>& begins = StageBetweenNodes(route, shape).run_begins;
-  begins.assign(layout.tensors.size(), true);
-  for (std::size_t l = 1; l < begins.size(); ++l) {
-    begins[l] = layout.tensors[l - 1].End() != layout.tensors[l].offset;
-  }
+  std::vector<std::uint64_t>& offsets = StageBetweenNodes(route, shape).offsets_bytes;
+  offsets.resize(layout.tensors.size());
+  std::ranges::transform(layout.tensors, offsets.begin(), &LayoutTensor::offset);
 }
 
 void AddCodecs(plan::Route& route, const JobShape& shape, std::span<const NodeSeen> seen,

@@ -84,8 +84,8 @@ plan::Route RouteOf(const JobShape& shape, std::span<const NodeSeen> seen, doubl
 void AddCodecs(plan::Route& route, const JobShape& shape, std::span<const NodeSeen> seen,
                std::span<const Codec> codecs);
 
-// Where servers sum, a transfer holds neighbours in memory only: gives the stage between nodes the
-// gradients that are none of the one before.
+// Where servers sum, a transfer holds neighbours in memory only: gives the stage between nodes
+// where the gradients lie.
 void AddRuns(plan::Route& route, const JobShape& shape, const Layout& layout);
 
 }  // namespace headrace::service

@@ -32,7 +32,7 @@ Route LaneBetweenNodes(const Stage& stage) {
   Route route = AllReduceRoute(Affine(plain.startup_s, plain.s_per_byte));
   route.halves = false;
   Stage& lane = route.stages.front();
-  lane.run_begins = stage.run_begins;
+  lane.offsets_bytes = stage.offsets_bytes;
   for (const CodedLines& coded : stage.coded) {
     if (stage.rails.size() == 1 || coded.cost.codec.kind == Codec::kPowerSgd) {
       lane.coded.push_back({coded.cost, {coded.lines.front()}});

@@ -27,37 +27,36 @@ std::size_t MatrixNumber(const Workload& work, std::uint32_t tensor) {
   return before.size() - static_cast<std::size_t>(std::ranges::count(before, 0U));
 }
 
-// Whether there is nothing between two ranges in memory.
-bool AreNeighbours(const Stage& stage, const Workload& work, const TensorRange& before,
-                   const TensorRange& after) {
-  const std::uint64_t end = before.offset_bytes + before.bytes;
-  if (after.tensor == before.tensor) return after.offset_bytes == end;
-  return after.tensor == before.tensor + 1 && after.offset_bytes == 0 &&
-         end == work.bytes[before.tensor] && !stage.run_begins[after.tensor];
+std::uint64_t PlaceOf(const Stage& stage, const TensorRange& range) {
+  return stage.offsets_bytes[range.tensor] + range.offset_bytes;
+}
+
+// Whether there is nothing between two ranges in memory. A tensor may end within the last unit of
+// the one before, which counts as whole.
+bool AreNeighbours(const Stage& stage, const TensorRange& before, const TensorRange& after) {
+  return PlaceOf(stage, after) <= PlaceOf(stage, before) + before.bytes;
 }
 
 // The transfers of these ranges. Each matrix is one by itself.
 std::vector<CodecBytes> TransfersOf(const Stage& stage, const Workload& work,
                                     std::span<const TensorRange> ranges) {
-  const bool by_runs = !stage.run_begins.empty();
-  HR_CHECK(!by_runs || stage.run_begins.size() == work.size(), stage.run_begins.size(),
+  const bool by_runs = !stage.offsets_bytes.empty();
+  HR_CHECK(!by_runs || stage.offsets_bytes.size() == work.size(), stage.offsets_bytes.size(),
            work.size());
   std::vector<TensorRange> in_memory;
   if (by_runs) {
     in_memory.assign(ranges.begin(), ranges.end());
-    std::ranges::sort(in_memory, [](const TensorRange& one, const TensorRange& other) {
-      return one.tensor != other.tensor ? one.tensor < other.tensor
-                                        : one.offset_bytes < other.offset_bytes;
-    });
+    std::ranges::sort(in_memory, {},
+                      [&](const TensorRange& range) { return PlaceOf(stage, range); });
     ranges = in_memory;
   }
   std::vector<CodecBytes> sums;
   for (const TensorRange& range : ranges) {
-    const Codec codec = work.codecs[range.tensor];
+    const Codec codec = work.codecs.empty() ? Codec() : work.codecs[range.tensor];
     // The last one of the codec: by runs, no other can end where the range begins.
     const auto found = std::ranges::find(sums.rbegin(), sums.rend(), codec, &CodecBytes::codec);
     const bool joins = found != sums.rend() && !IsFactored(codec) &&
-                       (!by_runs || AreNeighbours(stage, work, found->last, range));
+                       (!by_runs || AreNeighbours(stage, found->last, range));
     if (joins) {
       found->bytes += range.bytes;
       found->last = range;
@@ -80,8 +79,9 @@ double FactoredSeconds(const Stage& stage, const CodedLines& coded, const CodecB
          stage.rails[rail].line.pieces.back().s_per_byte * matrix.factor_bytes;
 }
 
-bool IsCoded(const Stage& stage, const Workload& work) {
-  return !work.codecs.empty() && !stage.coded.empty();
+// Whether a block may be several transfers.
+bool HasTransfers(const Stage& stage, const Workload& work) {
+  return !stage.offsets_bytes.empty() || (!work.codecs.empty() && !stage.coded.empty());
 }
 
 }  // namespace
@@ -157,7 +157,7 @@ std::vector<double> RailSeconds(const Stage& stage, const Workload& work,
       seconds[rail] = std::max(seconds[rail], 0.0) + as.rails[rail].line.Seconds(shares[rail]);
     }
   };
-  if (!IsCoded(stage, work)) {
+  if (!HasTransfers(stage, work)) {
     add(stage, bytes);
     return seconds;
   }
@@ -176,10 +176,10 @@ std::vector<double> RailSeconds(const Stage& stage, const Workload& work,
 
 double BlockSeconds(const Stage& stage, const Workload& work, Collective kind,
                     std::span<const TensorRange> ranges, std::uint64_t bytes) {
-  if (!IsCoded(stage, work)) {
+  if (!HasTransfers(stage, work)) {
     return StageSeconds(stage, kind, bytes, work.element_bytes);
   }
-  HR_CHECK(!IsHalf(kind), bytes);  // encodings are of whole sums
+  HR_CHECK(!IsHalf(kind), bytes);  // encodings and servers are of whole sums
   if (stage.rails.size() > 1) {
     const auto seconds = RailSeconds(stage, work, ranges, bytes);
     return *std::ranges::max_element(seconds);

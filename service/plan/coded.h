@@ -1,10 +1,10 @@
 // What encoding does to the costs of blocks, and how policies plan for it.
 //
 // A block of several codecs crosses as one transfer for each, one behind the other; where transfers
-// hold neighbours only (Stage::run_begins), as one for each run of them. A transfer is encoded,
-// sent and decoded piece by piece: while one piece is on the wire, the node encodes the next and
-// decodes the one before. So a transfer takes its startup, the slower of the wire and of the
-// processor for all its bytes, and the quicker of both for one piece.
+// hold neighbours only (Stage::offsets_bytes), as one for each run of them, encoded or not. A
+// transfer is encoded, sent and decoded piece by piece: while one piece is on the wire, the node
+// encodes the next and decodes the one before. So a transfer takes its startup, the slower of the
+// wire and of the processor for all its bytes, and the quicker of both for one piece.
 //
 // A matrix that crosses as two factors (powersgd) is a transfer of its own, never cut, and goes
 // over one rail. Matrices take rails in turn. It takes its work, two startups, and the wire for the

@@ -44,9 +44,9 @@ struct Stage {
   // that half; an all-reduce by both halves, and takes each of them half of its time.
   Collective kind = Collective::kAllReduce;
   std::vector<CodedLines> coded{};  // by codec; empty: blocks cross it as they are
-  // Where a transfer may hold neighbours in memory only, by tensor: whether something lies between
-  // it and the one before. Empty: transfers may hold what they like.
-  std::vector<bool> run_begins{};
+  // Where a transfer may hold neighbours in memory only, encoded or not: where each tensor lies.
+  // Empty: transfers may hold what they like.
+  std::vector<std::uint64_t> offsets_bytes{};
 
   friend bool operator==(const Stage&, const Stage&) = default;
 };

@@ -96,7 +96,8 @@ class Lanes {
   // What the lane sends for the job takes another rail. Those that share it are slower for that, so
   // the costs of all of them are learned anew.
   void OnMoved(Job& job, std::uint8_t lane);
-  // What the job's blocks have cost between nodes says nothing any more.
+  // What the job's blocks have cost between nodes says nothing any more. What its codecs cost does:
+  // processors are the same.
   static void ForgetRails(Job& job);
   // Asks the lanes between nodes that the operation is on whom it waits for.
   void Ask(const Job& job, const Operation& operation);

@@ -96,17 +96,42 @@ TEST(BlockSeconds, WhereTransfersHoldNeighboursOnlyEachRunIsOne) {
   const PiecewiseCost& int8 = stage.coded[0].lines[0];
   const double bias_s = StageCost(stage).Seconds(8000);
   EXPECT_DOUBLE_EQ(seconds(), int8.Seconds(1'000'000) + bias_s);
-  stage.run_begins = {true, false, false, false};
+  stage.offsets_bytes = {0, 400'000, 408'000, 808'000};
   EXPECT_DOUBLE_EQ(seconds(), int8.Seconds(400'000) + int8.Seconds(600'000) + bias_s);
   EXPECT_EQ(RailSeconds(stage, work, draft.ranges, work.total_bytes()),
             std::vector<double>{seconds()});
-  stage.run_begins[3] = true;
+  stage.offsets_bytes[3] = 808'064;
   EXPECT_DOUBLE_EQ(seconds(), 2 * int8.Seconds(400'000) + int8.Seconds(200'000) + bias_s);
   // A transfer of its own where the plan leaves out what is between.
-  stage.run_begins[3] = false;
+  stage.offsets_bytes[3] = 808'000;
   draft.ranges[1].offset_bytes = 40'000;
   draft.ranges[1].bytes = 160'000;
   EXPECT_DOUBLE_EQ(seconds(), 2 * int8.Seconds(400'000) + int8.Seconds(160'000) + bias_s);
+}
+
+// A plan that encodes nothing is not to look cheaper for that.
+TEST(BlockSeconds, WhereTransfersHoldNeighboursOnlyEachPlainRunIsOne) {
+  Route route = CodedRoute({0, 1e-4, 8e-9});
+  Stage& stage = route.stages[0];
+  const Workload work = MakeWorkload(ProfileOf({{1000, 1, 1}, {2000, 1, 1}, {3000, 1, 1}}));
+  Draft draft;
+  draft.Open();
+  for (const std::uint32_t l : {0U, 1U, 2U}) draft.Append(l, 0, work.bytes[l]);
+  const auto seconds = [&] {
+    return BlockSeconds(stage, work, Collective::kAllReduce, draft.ranges, work.total_bytes());
+  };
+  const double one_s = StageCost(stage).Seconds(24'000);
+  EXPECT_DOUBLE_EQ(seconds(), one_s);
+  // The last layers come first in memory.
+  stage.offsets_bytes = {20'000, 12'000, 0};
+  EXPECT_DOUBLE_EQ(seconds(), one_s);
+  stage.offsets_bytes = {20'064, 12'000, 0};
+  EXPECT_DOUBLE_EQ(seconds(), one_s + 1e-4);
+  EXPECT_EQ(RailSeconds(stage, work, draft.ranges, work.total_bytes()),
+            std::vector<double>{seconds()});
+  stage.offsets_bytes = {0, 12'000, 24'000};
+  stage.coded.clear();
+  EXPECT_DOUBLE_EQ(seconds(), one_s + 2e-4);
 }
 
 constexpr CodecCost kFactors{.codec = Codec::kPowerSgd,

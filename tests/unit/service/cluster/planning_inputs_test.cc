@@ -206,7 +206,7 @@ TEST(AddCodecs, HasTheWorkOfTheSlowestNodeOrWhereServersSumOfTheOneThatWaitedLea
   EXPECT_DOUBLE_EQ(served.share, (1536.0 + 104 + 32) / 65536);
 }
 
-TEST(AddRuns, SaysWhereServersCannotGoOn) {
+TEST(AddRuns, SaysWhereGradientsLieForServers) {
   service::Layout layout;
   layout.tensors = {{.name = "a", .offset = 0, .count = 100},
                     {.name = "b", .offset = 400, .count = 100},
@@ -215,10 +215,10 @@ TEST(AddRuns, SaysWhereServersCannotGoOn) {
   JobShape shape = Nodes(2);
   plan::Route route = RouteOf(shape, {}, kBlockBytes);
   AddRuns(route, shape, layout);
-  EXPECT_TRUE(route.stages[0].run_begins.empty()) << "nodes sum what lies anywhere";
+  EXPECT_TRUE(route.stages[0].offsets_bytes.empty()) << "nodes sum what lies anywhere";
   shape.servers_count = 1;
   AddRuns(route, shape, layout);
-  EXPECT_EQ(route.stages[0].run_begins, (std::vector<bool>{true, false, true, false}));
+  EXPECT_EQ(route.stages[0].offsets_bytes, (std::vector<std::uint64_t>{0, 400, 832, 872}));
 }
 
 TEST(RouteOf, RailsShareEachBlock) {

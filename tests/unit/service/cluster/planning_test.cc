@@ -35,6 +35,18 @@ TEST_F(PlanningTest, BeginsWithWfbpWhenTheLastNodeHasHandedInItsLayout) {
   EXPECT_EQ((*made)->blocks[0].ranges[0].tensor, kTensors - 1) << "as ready";
 }
 
+// Or one that encodes nothing seems to have fewer startups than it will.
+TEST_F(PlanningTest, OverServersPlansKnowWhereGradientsLieWhateverTheyEncode) {
+  service::JobShape shape = TwoNodes();
+  shape.servers_count = 1;
+  planning_ = Planning({.job = "train", .policy = Policy::kExact, .token = 77, .shape = shape});
+  HandIn(0);
+  HandIn(1);
+  const auto request = Step<MakePlan>();
+  EXPECT_TRUE(request.codecs.empty());
+  EXPECT_EQ(request.route.stages[0].offsets_bytes.size(), kTensors);
+}
+
 TEST_F(PlanningTest, TheFirstPlanIsInForceFromTheFirstIterationOn) {
   HandIn(0);
   HandIn(1);
