@@ -43,7 +43,8 @@ void ScratchRequests::Ask(Job& job, schedule::TrafficClass traffic_class) {
                         .places_count = wanted.places_count,
                         .for_factors = for_factors};
     // That of the host stands first.
-    if (!for_factors) request.gpu = static_cast<std::int8_t>(transport::kHost + place);
+    if (!for_factors)
+      request.gpu = static_cast<std::int8_t>(transport::kHost + static_cast<int>(place));
     if (request.place_bytes == 0) continue;
     const std::optional<SessionId> session = job.BookedOn();
     HR_CHECK(session.has_value(), job.id().value);  // a rank of this node has posted
