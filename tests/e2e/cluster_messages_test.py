@@ -29,6 +29,9 @@ class Messages(ClusterCase):
     def queue_on(self, node: int, job: str) -> list[dict[str, Any]]:
         return self.services[node].ctl_json("queue", "--job", job)["queue"]
 
+    def jobs_on(self, node: int) -> list[str]:
+        return [row["name"] for row in self.services[node].ctl_json("jobs")["jobs"]]
+
     def test_large_ones_cross_in_both_directions_at_once(self) -> None:
         ranks = self.pair("both")
         ranks.each("tensor", name="y", count=COUNT)
@@ -55,6 +58,20 @@ class Messages(ClusterCase):
             self.assertIn(f"node {other}", self.services[node].ctl("queue")[1])
         ranks[1].call("post", kind="receive", name="x", source=0, tag=77)
         ranks.each("wait")
+
+    def test_a_short_send_ends_before_its_receive_and_is_received_after_its_rank_has_left(self) -> None:
+        ranks = self.pair("short")
+        ranks.each("tensor", name="y", count=100)
+        ranks[0].call("fill", name="y", value=5)
+        ranks[0].call("post", kind="send", name="y", to=1)
+        ranks[0].call("wait")
+        self.assertTrue(await_true(lambda: [row["wait_reason"] for row in self.queue_on(1, "short")] == ["no_receive"]))
+        self.assertEqual(self.queue_on(0, "short"), [])
+        ranks[0].call("leave")
+        ranks[1].call("post", kind="receive", name="y", source=0)
+        ranks[1].call("wait")
+        self.assertEqual(ranks[1].call("values", name="y"), [5.0] * 4)
+        self.assertTrue(await_true(lambda: self.jobs_on(0) == []))
 
     def test_sizes_that_differ_end_both_by_name(self) -> None:
         ranks = self.pair("differ")

@@ -181,41 +181,47 @@ def all_to_all_single(rank: int, ranks: int, count: int) -> Loop:
     )
 
 
-def send_recv(rank: int, ranks: int, count: int) -> Loop:
-    """There and back between neighbours: what an even rank has sent it gets again."""
+def between_neighbours(
+    rank: int, count: int, run: Callable[[torch.Tensor, torch.Tensor], None], returns: bool
+) -> Loop:
+    """``run(data, back)`` sends the data of even ranks to ``back`` of their neighbours, and where it ``returns`` on to
+    their own."""
     data, back, first = torch.empty(count), torch.empty(count), rank % 2 == 0
+    expected = share(rank if first else rank - 1, count)
+    arrives = returns or not first
 
     def fill(times: int) -> None:
         back.zero_()
         data.copy_(share(rank, count) * times)
 
-    def run() -> None:
-        if first:
+    return Loop(fill, lambda: run(data, back), lambda: not arrives or torch.equal(back, expected))
+
+
+def send_recv(rank: int, ranks: int, count: int) -> Loop:
+    """There and back between neighbours: what an even rank has sent it gets again."""
+
+    def run(data: torch.Tensor, back: torch.Tensor) -> None:
+        if rank % 2 == 0:
             dist.send(data, rank + 1)
             dist.recv(back, rank + 1)
         else:
             dist.recv(back, rank - 1)
             dist.send(back, rank - 1)
 
-    return Loop(fill, run, lambda: torch.equal(back, share(rank if first else rank - 1, count)))
+    return between_neighbours(rank, count, run, returns=True)
 
 
 def send_one_way(rank: int, ranks: int, count: int) -> Loop:
     """Each even rank sends to its neighbour again and again, and waits for the end of each send."""
-    data, back, first = torch.empty(count), torch.empty(count), rank % 2 == 0
 
-    def fill(times: int) -> None:
-        back.zero_()
-        data.copy_(share(rank, count) * times)
-
-    def run() -> None:
+    def run(data: torch.Tensor, back: torch.Tensor) -> None:
         for _ in range(ONE_WAY):
-            if first:
+            if rank % 2 == 0:
                 dist.send(data, rank + 1)
             else:
                 dist.recv(back, rank - 1)
 
-    return Loop(fill, run, lambda: first or torch.equal(back, share(rank - 1, count)))
+    return between_neighbours(rank, count, run, returns=False)
 
 
 OPERATIONS = {

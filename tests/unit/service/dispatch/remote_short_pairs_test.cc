@@ -13,8 +13,6 @@ namespace headrace::support {
 namespace {
 
 using service::SendNoticeKind;
-using testing::AllOf;
-using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -66,51 +64,6 @@ TEST(RemoteShortPairs, TravelAtOnceOnlyAsFarAsTheOtherNodeKeepsThem) {
   world.Post(2, ReceiveFrom(0, kShort, 7), 8192);
   world.Advance();
   world.ExpectNothingLeft();
-}
-
-// The sender has gone on: people see on its node what became of the message, and it makes room.
-TEST(RemoteShortPairs, ThatAreRefusedAreReportedWhereTheyWereSent) {
-  RemoteWorld world;
-  world.Post(0, SendTo(2, 4, 7));
-  world.Advance();
-  ExpectOk(world[0], 1);
-  world.Post(2, ReceiveFrom(0, 5, 7));
-  world.Advance();
-  ExpectFailed(world[2], 1, Code::kMismatch, {"send of 4 float32", "receive of 5 float32"});
-  EXPECT_THAT(world.cluster.node(0).watch_tap().events,
-              Contains(AllOf(HasSubstr("send of 4 float32 from rank 0 to rank 2, tag 7"),
-                             HasSubstr("was not received"))));
-  world.Post(0, SendTo(2, 4, 7), 5);
-  world.Post(2, ReceiveFrom(0, 4, 7), 500);
-  world.Advance();
-  ExpectOk(world[2], 2);
-  EXPECT_EQ(world.Element(2, 500), 5);
-  world.ExpectNothingLeft();
-}
-
-TEST(RemoteShortPairs, AServiceShutsDownOnlyWhenThoseItSentWereReceived) {
-  RemoteWorld world;
-  world.Post(0, SendTo(2, 4, 7), 5);
-  world.Advance();
-  ExpectOk(world[0], 1);
-  world.cluster.node(0).Send(service::Drain{world.cluster.now() + 10 * kSecond});
-  world.Advance();
-  EXPECT_TRUE(world.cluster.node(0).rpc().Of<service::Drained>().empty());
-  world.Post(2, ReceiveFrom(0, 4, 7), 500);
-  world.Advance();
-  ExpectOk(world[2], 1);
-  EXPECT_FALSE(world.cluster.node(0).rpc().Of<service::Drained>().empty());
-}
-
-// One that nobody receives does not hold it for good.
-TEST(RemoteShortPairs, AServiceThatShutsDownEndsTheJobOfWhatWasNotReceivedInTime) {
-  RemoteWorld world;
-  world.Post(0, SendTo(2, 4, 7), 5);
-  world.Advance();
-  world.cluster.node(0).Send(service::Drain{world.cluster.now() + kSecond});
-  world.Advance(2 * kSecond);
-  EXPECT_FALSE(world.cluster.node(0).rpc().Of<service::Drained>().empty());
-  ASSERT_EQ(world.cluster.node(0).peers().Of<service::JobFailed>().size(), 1U);
 }
 
 // A limit on what the job sends holds for them, too.
