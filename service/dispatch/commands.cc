@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 namespace headrace::service {
@@ -142,6 +143,17 @@ void JobCommands::EndDraining(Job& job, TimeNs now) {
   flow_.RefuseBeyond(job, drain, failure, now);
   flow_.BeginHeldBack(job, now);
   FinishJobDrain(job, now);
+}
+
+void JobCommands::EndAll(const Jobs& jobs, TimeNs now) {
+  const Failure failure{Code::kUnavailable, "the service shut down before it could be done"};
+  for (const std::unique_ptr<Job>& job : jobs) {
+    if (job->spans_nodes() && job->HoldsUp()) {
+      flow_.FailJob(*job, failure, Flow::Found::kHere, now);
+    }
+    flow_.FailOpenOperations(*job, Flow::Which::kAll, 0, failure, now);
+    flow_.FailGradientsHere(*job, failure, now);
+  }
 }
 
 void JobCommands::FinishJobDrain(Job& job, TimeNs now) {

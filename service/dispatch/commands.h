@@ -51,6 +51,8 @@ class JobCommands {
   void FinishDrain(Job& job, TimeNs now) {
     if (job.in_force.draining) FinishJobDrain(job, now);
   }
+  // The service shuts down, and waits no longer for what is open.
+  void EndAll(const Jobs& jobs, TimeNs now);
   // After whatever may have ended in any of them.
   void FinishDrains(const Jobs& jobs, TimeNs now) {
     for (const auto& job : jobs) FinishDrain(*job, now);

@@ -11,6 +11,7 @@
 #include "service/dispatch/blocks/flow.h"
 #include "service/dispatch/commands.h"
 #include "service/dispatch/intake/intake.h"
+#include "service/dispatch/intake/left_messages.h"
 #include "service/dispatch/intake/remote_pairs.h"
 #include "service/dispatch/interleaving.h"
 #include "service/dispatch/job/job.h"
@@ -39,12 +40,14 @@ struct Dispatch::Parts {
              dispatch.mapping_),
         intake(flow, dispatch.board_),
         remote_pairs(flow, intake),
+        left_messages(dispatch.watch_),
         commands(flow, dispatch.board_, dispatch.peers_, dispatch.rpc_),
         stragglers(flow.lanes(), dispatch.board_, dispatch.peers_, flow.events()) {}
 
   Flow flow;
   Intake intake;
   RemotePairs remote_pairs;
+  LeftMessages left_messages;
   JobCommands commands;
   StragglerMonitor stragglers;
   std::optional<Interleaving> interleaving;  // nothing: jobs are not shifted against each other
@@ -196,7 +199,8 @@ TimeNs Dispatch::NextDeadline() const {
   return std::min({next_turn, parts_->flow.next_deadline(), parts_->intake.next_look_at_words(),
                    parts_->stragglers.next_check(), parts_->commands.next_check(),
                    parts_->flow.lanes().NextFlush(), rpc_.NextDeadline(), peers_.NextDeadline(),
-                   watch_.NextDeadline(), mapping_.NextDeadline(), drain_deadline_});
+                   watch_.NextDeadline(), mapping_.NextDeadline(), drain_deadline_,
+                   draining_ && !drained_ ? parts_->left_messages.NextDeadline() : kNever});
 }
 
 bool Dispatch::HandleInbox(TimeNs now) {
@@ -449,6 +453,7 @@ void Dispatch::Handle(SendNotices message, TimeNs now) {
     parts_->remote_pairs.Handle(*job, std::move(message), now);
     return parts_->commands.FinishDrain(*job, now);
   }
+  parts_->left_messages.Handle(message);
   SendNotices refusals = RemotePairs::Refusals(message);
   // As many as came, and no more come than this node has taken (transport/exchange/notices.h).
   if (!refusals.notices.empty()) parts_->flow.lanes().Notify(std::move(refusals));
@@ -554,13 +559,14 @@ void Dispatch::DiscardGone(TimeNs now) {
       if (job.booked_on != id) rpc_.Send(SessionDiscarded{id});
       job.Changed();
     }
-    if (job.HasSessions() || job.IsSending()) {
+    if (job.HasSessions()) {
       ++i;
       continue;
     }
     parts_->flow.lanes().SendNoticesOf(job);
     if (job.booked_on) rpc_.Send(SessionDiscarded{*job.booked_on});
     if (job.spans_nodes()) Report(JobEnded{job.id()});
+    parts_->left_messages.Add(job);
     parts_->intake.RemoveJob(job);
     parts_->flow.RemoveJob(job, now);
     jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -571,17 +577,11 @@ void Dispatch::FinishDrain(TimeNs now) {
   if (!draining_ || drained_) return;
   if (now >= drain_deadline_) {
     drain_deadline_ = kNever;
-    const Failure failure{Code::kUnavailable, "the service shut down before it could be done"};
-    for (const std::unique_ptr<Job>& job : jobs_) {
-      if (job->spans_nodes() && job->HoldsUp()) {
-        parts_->flow.FailJob(*job, failure, Flow::Found::kHere, now);
-      }
-      parts_->flow.FailOpenOperations(*job, Flow::Which::kAll, 0, failure, now);
-      parts_->flow.FailGradientsHere(*job, failure, now);
-    }
+    parts_->commands.EndAll(jobs_, now);
+    parts_->left_messages.Clear();
   }
   const bool open = std::ranges::any_of(jobs_, [](const auto& job) { return job->HoldsUp(); });
-  if (open) return;
+  if (open || parts_->left_messages.Any(now)) return;
   drained_ = true;
   drain_deadline_ = kNever;
   Answer(Drained{});

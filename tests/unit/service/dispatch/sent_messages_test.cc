@@ -34,6 +34,17 @@ void DrainJob(RemoteWorld& world) {
   world.Advance();
 }
 
+// The only rank of the first node sends 4 elements to rank 1, the first of which is 5, and leaves.
+void LeaveAfterASend(RemoteWorld& world, std::uint32_t timeout_ms = 60'000) {
+  ipc::Record send = SendTo(1, 4, 7);
+  send.timeout_ms = timeout_ms;
+  world.Post(0, send, 5);
+  world.Advance();
+  ExpectOk(world[0], 1);
+  world.cluster.node(0).Close(world[0], true, "left the job");
+  world.Advance();
+}
+
 std::size_t Events(RemoteWorld& world, std::size_t node) {
   return world.cluster.node(node).watch_tap().events.size();
 }
@@ -83,34 +94,61 @@ TEST(SentMessages, EndTheirJobIfAShutdownHasWaitedLongEnough) {
   ASSERT_EQ(world.cluster.node(0).peers().Of<service::JobFailed>().size(), 1U);
 }
 
-// Its sender's last rank has left: the service has it as before.
+// Its sender's last rank has left: the job is over there, with all that it held.
 TEST(SentMessages, AreReceivedAlthoughTheirRanksHaveLeft) {
   RemoteWorld world(RemoteWorld::Ranks{{0}, {1}});
-  world.Post(0, SendTo(1, 4, 7), 5);
+  HandDrivenNode& node = world.cluster.node(0);
+  LeaveAfterASend(world);
+  EXPECT_FALSE(node.JobRow(world.job.id).has_value());
+  EXPECT_EQ(node.peers().Of<service::JobEnded>().size(), 1U);
+  node.Send(service::Drain{world.cluster.now() + 10 * kSecond});
   world.Advance();
-  ExpectOk(world[0], 1);
-  world.cluster.node(0).Close(world[0], true, "left the job");
-  world.cluster.node(0).Send(service::Drain{world.cluster.now() + 10 * kSecond});
-  world.Advance();
-  EXPECT_TRUE(world.cluster.node(0).rpc().Of<service::Drained>().empty());
+  EXPECT_TRUE(node.rpc().Of<service::Drained>().empty());
   world.Post(1, ReceiveFrom(0, 4, 7), 500);
   world.Advance();
   ExpectOk(world[1], 1);
   EXPECT_EQ(world.Element(1, 500), 5);
-  EXPECT_FALSE(world.cluster.node(0).rpc().Of<service::Drained>().empty());
-  EXPECT_FALSE(world.cluster.node(0).JobRow(world.job.id).has_value());
+  EXPECT_FALSE(node.rpc().Of<service::Drained>().empty());
+}
+
+TEST(SentMessages, HoldUpNoShutdownWhenTheyCannotBeReceived) {
+  for (const bool links_fail : {true, false}) {
+    RemoteWorld world(RemoteWorld::Ranks{{0}, {1}});
+    HandDrivenNode& node = world.cluster.node(0);
+    LeaveAfterASend(world, 500);
+    node.Send(service::Drain{world.cluster.now() + 100 * kSecond});
+    world.Advance();
+    EXPECT_TRUE(node.rpc().Of<service::Drained>().empty());
+    if (links_fail) {
+      node.Send(service::SendNotices{.job = world.job.id,
+                                     .node = 1,
+                                     .notices = {},
+                                     .failure = Error(Code::kPeerLost, "it is gone")});
+      world.Advance(kMillisecond);
+    } else {
+      world.Advance(kSecond);  // the send's time is over
+    }
+    EXPECT_FALSE(node.rpc().Of<service::Drained>().empty()) << links_fail;
+  }
+}
+
+TEST(SentMessages, HoldUpNoShutdownThatHasWaitedLongEnough) {
+  RemoteWorld world(RemoteWorld::Ranks{{0}, {1}});
+  HandDrivenNode& node = world.cluster.node(0);
+  LeaveAfterASend(world);
+  node.Send(service::Drain{world.cluster.now() + kSecond});
+  world.Advance(2 * kSecond);
+  EXPECT_FALSE(node.rpc().Of<service::Drained>().empty());
 }
 
 TEST(SentMessages, AreEventsThereIfTheirReceiverLeaves) {
   RemoteWorld world(RemoteWorld::Ranks{{0}, {1}});
-  world.Post(0, SendTo(1, 4, 7), 5);
-  world.Advance();
-  world.cluster.node(0).Close(world[0], true, "left the job");
-  world.Advance();
+  LeaveAfterASend(world);
   world.cluster.node(1).Close(world[1], true, "left the job");
   world.Advance();
-  EXPECT_THAT(world.cluster.node(0).watch_tap().events, Contains(HasSubstr("was not received")));
-  EXPECT_FALSE(world.cluster.node(0).JobRow(world.job.id).has_value());
+  EXPECT_THAT(world.cluster.node(0).watch_tap().events,
+              Contains(AllOf(HasSubstr("what rank 0 sent to rank 1 before it left"),
+                             HasSubstr("was not received: rank 1 (pid"))));
 }
 
 // The service there has them already.
