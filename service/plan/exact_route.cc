@@ -113,10 +113,11 @@ std::vector<CostPiece> StandIns(const Route& route) {
 const PolicyTraits kExactTraits = {
     .barrier = false, .sizes_by_cost = true, .halves = false, .from_others = true};
 
-// On one serial lane with cost a + b*m the optimum (sweep.h); elsewhere the best of many. Either
-// way it is no worse than any other policy, to rounding (1e-12).
+// On one serial lane with cost a + b*m the optimum (sweep.h); elsewhere, and where a block may be
+// several transfers for where its tensors lie, the best of many. Either way it is no worse than any
+// other policy, to rounding (1e-12).
 Draft Exact(const Workload& work, const Route& route, const DraftOptions& options) {
-  if (route.serial()) {
+  if (route.serial() && route.stages[0].offsets_bytes.empty()) {
     const CostPiece& line = route.stages[0].rails[0].line.pieces[0];
     LaneOptimum optimum = ExactOnLane(work, line, options.bound_s);
     // Rarely, and by less than the time of a few elements, the rounding to elements leaves room for

@@ -126,6 +126,24 @@ TEST_P(EachPolicy, IsNotFasterThanExactOnTensorsOfAFewElements) {
   }
 }
 
+// Over servers: a block of tensors that do not lie side by side has a startup for each run.
+TEST_P(EachPolicy, IsNotFasterThanExactWhereTransfersHoldNeighboursOnly) {
+  if (TraitsOf(GetParam()).halves) return;  // servers sum whole
+  for (std::uint64_t seed = 0; seed < kInstances; ++seed) {
+    Random random(seed);
+    Instance instance{seed, RandomProfile(random, 1 + Below(random, 40), 3'000'000), {}};
+    instance.route = AllReduceRoute({{RandomLine(random, instance.profile)}});
+    std::vector<std::uint64_t>& offsets = instance.route.stages[0].offsets_bytes;
+    std::uint64_t end = 0;
+    for (const std::uint64_t bytes : MakeWorkload(instance.profile).bytes) {
+      offsets.push_back(end + 64 * Below(random, 2));
+      end = offsets.back() + bytes;
+    }
+    const double exact_s = PlanOf(Policy::kExact, instance).predicted_s;
+    ASSERT_GE(PlanOf(GetParam(), instance).predicted_s, exact_s * (1 - 1e-12)) << "seed " << seed;
+  }
+}
+
 std::vector<std::uint64_t> SizesOf(const Plan& plan) {
   std::vector<std::uint64_t> sizes;
   for (const PlannedBlock& block : plan.blocks) sizes.push_back(block.bytes);
