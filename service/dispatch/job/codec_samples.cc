@@ -48,9 +48,10 @@ double CodecSamples::Quantile(std::span<const Sample> samples, double Sample::*s
   return 0;
 }
 
-double CodecSamples::ServedSecondsPerByte(const Codec& codec, std::uint64_t iteration) const {
+std::optional<double> CodecSamples::ServedSecondsPerByte(const Codec& codec,
+                                                         std::uint64_t iteration) const {
   const auto found = std::ranges::find(sums_, codec, &Sums::codec);
-  if (found == sums_.end() || !found->Counts(iteration)) return 0;
+  if (found == sums_.end() || !found->Counts(iteration)) return std::nullopt;
   return Quantile(found->samples(), &Sample::encode_s, kServedShare) +
          Quantile(found->samples(), &Sample::decode_s, kServedShare);
 }

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -36,8 +37,9 @@ class CodecSamples {
   void Add(const Codec& codec, double bytes, const transport::CodecUse& use,
            std::uint64_t iteration);
 
-  // What processors took of late for a byte where servers sum, as of that iteration; 0: not known.
-  double ServedSecondsPerByte(const Codec& codec, std::uint64_t iteration) const;
+  // What processors took of late for a byte where servers sum, as of that iteration, if it is
+  // known.
+  std::optional<double> ServedSecondsPerByte(const Codec& codec, std::uint64_t iteration) const;
 
   // For each codec that was seen or measured, at most kCodecCostsMax, as of that iteration.
   std::vector<CodecCost> Costs(std::span<const CodecCost> measured, std::uint32_t nodes_count,

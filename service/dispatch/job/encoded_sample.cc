@@ -57,11 +57,13 @@ EncodedSample EncodedSampleOf(const EncodedTransfer& transfer, const transport::
     const double longer_s = kStartupExplainsSeconds / pieces;
     const double most_s = kWireExplains * (wire.startup_s + believed_s) + longer_s;
     if (transfer.seconds > most_s) {
-      const double known_s =
-          wire.startup_s + believed_s / pieces + std::max(coding_s, transfer.before_s.value_or(0));
+      const double processors_s = std::max(coding_s, transfer.before_s.value_or(0));
+      const double known_s = wire.startup_s + believed_s / pieces + processors_s;
       const bool is_slower =
           transfer.before_s && transfer.seconds > kWireExplains * known_s + longer_s;
       if (!is_slower) sample.is_of_wire = false;
+      // They are as they were: what they are not seen to take must not be forgotten meanwhile.
+      if (is_slower) coding_s = processors_s;
     }
   }
   // How long processors took is only reckoned, and what it leaves may be too little.

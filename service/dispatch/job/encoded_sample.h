@@ -26,8 +26,8 @@ struct EncodedTransfer {
   transport::CodecUse use;          // of this node; some bytes were encoded
   std::uint32_t nodes_count = 0;    // with data
   std::uint32_t servers_count = 0;  // 0: the nodes sum
-  // Where the job has come to another wire than the one that is believed in: how long processors
-  // have taken for as many bytes, 0 where that is not known. What goes beyond is the wire's.
+  // Where the job has come to another wire than the one that is believed in, and it is known: how
+  // long processors have taken for as many bytes. What goes beyond is the wire's.
   std::optional<double> before_s{};
 };
 

@@ -141,8 +141,8 @@ void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& par
   const JobNodes& nodes = *job.nodes();
   std::optional<double> before_s;
   if (!samples.is_of_prior()) {
-    before_s =
-        block_bytes * job.measured.codec_samples.ServedSecondsPerByte(codec, operation.iteration);
+    const auto known = job.measured.codec_samples.ServedSecondsPerByte(codec, operation.iteration);
+    if (known) before_s = block_bytes * *known;
   }
   const EncodedSample sample =
       EncodedSampleOf({.codec = codec,

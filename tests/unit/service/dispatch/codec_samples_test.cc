@@ -68,13 +68,14 @@ TEST(CodecSamples, SayNothingLongAfterTheLast) {
 
 TEST(CodecSamples, SayWhatProcessorsTookOverServersAsPlansHaveIt) {
   CodecSamples samples;
-  EXPECT_EQ(samples.ServedSecondsPerByte(Codec::kInt8, 1), 0);
+  EXPECT_EQ(samples.ServedSecondsPerByte(Codec::kInt8, 1), std::nullopt);
   samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), 1);
   samples.Add(Codec::kInt8, kBytes, UseOf(8e-9), 1);
   const CodecCost cost = samples.Costs({}, 2, 1, 1).at(0);
-  EXPECT_NEAR(samples.ServedSecondsPerByte(Codec::kInt8, 1),
+  EXPECT_NEAR(samples.ServedSecondsPerByte(Codec::kInt8, 1).value_or(0),
               cost.encode_s_per_byte + cost.decode_s_per_byte, 1e-15);
-  EXPECT_EQ(samples.ServedSecondsPerByte(Codec::kInt8, 2 + CodecSamples::kIterationsKept), 0);
+  EXPECT_EQ(samples.ServedSecondsPerByte(Codec::kInt8, 2 + CodecSamples::kIterationsKept),
+            std::nullopt);
 }
 
 // A job's codec may be set anew for as long as it runs.
