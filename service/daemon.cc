@@ -14,12 +14,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "ipc/board.h"
+#include "service/actor/actor_set.h"
 #include "service/actor/runner.h"
 #include "service/actor/sleeper.h"
 #include "service/cluster/leader_names.h"
@@ -85,6 +87,12 @@ Result<LoopInboxes> OpenInboxes() {
                      .peers = std::move(peers).value(),
                      .http = std::move(http).value()};
 }
+
+struct ThreadOfLane {
+  std::string name;
+  ActorSet* actors = nullptr;
+  Sleeper* sleeper = nullptr;
+};
 
 }  // namespace
 
@@ -170,8 +178,8 @@ struct Daemon::Parts {
           !warning.empty()) {
         log->warn("lane {}: {}", rail.name, warning);
       }
-      node_lanes.push_back(
-          std::make_unique<NodeLane>(index, std::move(rail), dispatch, *inboxes.peers));
+      node_lanes.push_back(std::make_unique<NodeLane>(index, std::move(rail), *data_sleeper(),
+                                                      dispatch, *inboxes.peers));
       NodeLane& added = *node_lanes.back();
       const transport::NetworkTransport& network = added.rail.network();
       if (added.rail.nccl) ++nccl_lanes;
@@ -182,7 +190,7 @@ struct Daemon::Parts {
                        .transport = network.WireNames(),
                        .threads = 1,
                        .credit_bytes = config.network_credit_bytes,
-                       .inbox = &added.lane.inbox(),
+                       .inbox = &added.from_dispatch,
                        .place = LanePlace::kBetweenNodes,
                        .measures_flow = network.capabilities().measures_flow,
                        .device_codecs = network.capabilities().device_codecs});
@@ -194,6 +202,29 @@ struct Daemon::Parts {
     if (node_lanes.front()->rail.gpu_codec != nullptr)
       log->info("GPUs compress what they have for other nodes (gpu_codecs = on)");
 #endif
+  }
+
+  // The lanes that have threads of their own, and who runs whom: dispatch the lanes between nodes,
+  // and they dispatch. Lanes of NCCL are left out, whose calls may block.
+  std::vector<ThreadOfLane> AddLanes(bool dedicated, std::deque<ActorSet>& sets, ActorSet& data) {
+    std::vector<ThreadOfLane> threads;
+    const auto add = [&](std::string name, Lane& lane, Sleeper& sleeper) -> ActorSet& {
+      ActorSet& set = sets.emplace_back(std::vector<Actor*>{&lane}, sleeper);
+      threads.push_back({std::move(name), &set, &sleeper});
+      return set;
+    };
+    if (dedicated) add("hr-lane0", shm_lane, *lane_sleeper());
+    if (gpu_lane != nullptr) add("hr-gpu0", gpu_lane->lane, *gpus.sleeper);
+#ifdef HEADRACE_HAVE_UCX
+    for (const std::unique_ptr<NodeLane>& node_lane : node_lanes) {
+      const Rail& rail = node_lane->rail;
+      ActorSet& set = add("hr-" + rail.name, node_lane->lane, *rail.sleeper);
+      if (rail.nccl) continue;
+      data.AddReceiver(node_lane->lane_wake, set);
+      set.AddReceiver(node_lane->dispatch_wake, data);
+    }
+#endif
+    return threads;
   }
 
   // What this service leaves out of sums that it makes as a server; null: it has no lanes.
@@ -366,29 +397,22 @@ Daemon::~Daemon() = default;
 
 int Daemon::Run(Supervisor supervisor) {
   const bool dedicated = parts_->lane_sleeper() != parts_->data_sleeper();
-  std::vector<Actor*> data{&parts_->dispatch};
-  if (!dedicated) data.push_back(&parts_->shm_lane);
-  const Runner watch_thread("hr-watch", {&parts_->watch}, *parts_->watch_sleeper(), 0);
-  const Runner mapping_thread("hr-mapping", {&parts_->mapper}, *parts_->mapping_sleeper(), 0);
-  const Runner data_thread("hr-data", std::move(data), *parts_->data_sleeper(), parts_->spin_ns);
-  std::unique_ptr<Runner> lane_thread;
-  if (dedicated) {
-    lane_thread = std::make_unique<Runner>("hr-lane0", std::vector<Actor*>{&parts_->shm_lane},
-                                           *parts_->lane_sleeper(), parts_->spin_ns);
+  ActorSet watch({&parts_->watch}, *parts_->watch_sleeper());
+  ActorSet mapping({&parts_->mapper}, *parts_->mapping_sleeper());
+  std::vector<Actor*> data_actors{&parts_->dispatch};
+  if (!dedicated) data_actors.push_back(&parts_->shm_lane);
+  ActorSet data(std::move(data_actors), *parts_->data_sleeper());
+  std::deque<ActorSet> lanes;
+  const std::vector<ThreadOfLane> lane_threads = parts_->AddLanes(dedicated, lanes, data);
+
+  // Threads start when no set changes any more.
+  std::deque<Runner> runners;
+  runners.emplace_back("hr-watch", watch, *parts_->watch_sleeper(), 0);
+  runners.emplace_back("hr-mapping", mapping, *parts_->mapping_sleeper(), 0);
+  runners.emplace_back("hr-data", data, *parts_->data_sleeper(), parts_->spin_ns);
+  for (const ThreadOfLane& lane : lane_threads) {
+    runners.emplace_back(lane.name, *lane.actors, *lane.sleeper, parts_->spin_ns);
   }
-  std::unique_ptr<Runner> gpu_thread;
-  if (parts_->gpu_lane != nullptr) {
-    gpu_thread = std::make_unique<Runner>("hr-gpu0", std::vector<Actor*>{&parts_->gpu_lane->lane},
-                                          *parts_->gpus.sleeper, parts_->spin_ns);
-  }
-  std::vector<std::unique_ptr<Runner>> node_threads;
-#ifdef HEADRACE_HAVE_UCX
-  for (const std::unique_ptr<NodeLane>& lane : parts_->node_lanes) {
-    node_threads.push_back(std::make_unique<Runner>("hr-" + lane->rail.name,
-                                                    std::vector<Actor*>{&lane->lane},
-                                                    *lane->rail.sleeper, parts_->spin_ns));
-  }
-#endif
   const int exit_code = parts_->rpc->Run(std::move(supervisor));
   parts_->LogRefusedReleases();
   return exit_code;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ipc/base/result.h"
+#include "service/actor/late_wake.h"
 #include "service/actor/sleeper.h"
 #include "service/config/config.h"
 #include "service/dispatch/dispatch.h"
@@ -63,12 +64,18 @@ struct Rail {
   }
 };
 
-// A lane between nodes and all it stands on, in build order.
+// A lane between nodes and all it stands on, in build order. Lane and dispatch wake each other
+// late.
 struct NodeLane {
-  NodeLane(std::uint8_t index, Rail made, Dispatch& dispatch, InboxWriter<PeersMessage>& peers)
+  NodeLane(std::uint8_t index, Rail made, Wakeable& data_thread, Dispatch& dispatch,
+           InboxWriter<PeersMessage>& peers)
       : rail(std::move(made)),
         waker(*rail.sleeper),
-        lane(index, rail.name, rail.network(), waker, *rail.sleeper, dispatch.inbox(), peers) {}
+        dispatch_wake(data_thread),
+        to_dispatch(dispatch.inbox(), dispatch_wake),
+        lane(index, rail.name, rail.network(), waker, *rail.sleeper, to_dispatch, peers),
+        lane_wake(*rail.sleeper),
+        from_dispatch(lane.inbox(), lane_wake) {}
   // The transport before the lane, whose measurements of links move bytes of the lane's own: until
   // the exchange is gone a device may be at them.
   ~NodeLane() {
@@ -80,7 +87,11 @@ struct NodeLane {
 
   Rail rail;
   LaneWaker waker;
+  LateWake dispatch_wake;
+  LateInbox<DispatchMessage> to_dispatch;
   Lane lane;
+  LateWake lane_wake;
+  LateInbox<LaneMessage> from_dispatch;
 };
 #else
 struct Rail {};

@@ -38,14 +38,17 @@ class Inbox final : public InboxWriter<Message> {
   explicit Inbox(Wakeable& owner) : owner_(owner) {}
 
   [[nodiscard]] bool Send(Message&& message) override {
-    {
-      const std::lock_guard lock(mutex_);
-      if (waiting_.size() >= kInboxMax) return false;
-      waiting_.push_back(std::move(message));
-      // seq_cst: pairs with the owner, which announces its sleep and then asks Empty().
-      count_.store(waiting_.size());
-    }
+    if (!Put(std::move(message))) return false;
     owner_.Wake();
+    return true;
+  }
+  // The same, and the sender wakes the owner (late_wake.h).
+  [[nodiscard]] bool Put(Message&& message) {
+    const std::lock_guard lock(mutex_);
+    if (waiting_.size() >= kInboxMax) return false;
+    waiting_.push_back(std::move(message));
+    // seq_cst: pairs with the owner, which announces its sleep and then asks Empty().
+    count_.store(waiting_.size());
     return true;
   }
 

@@ -1,22 +1,22 @@
-// Drives a set of actors on one thread: work while there is some, then a short spin, then sleep.
+// The thread of a set of actors: works while there is work, then spins for a short time, then
+// sleeps.
 #pragma once
 
-#include <span>
 #include <stop_token>
 #include <string>
 #include <thread>
-#include <vector>
 
-#include "service/actor/actor.h"
+#include "service/actor/actor_set.h"
 #include "service/actor/sleeper.h"
 
 namespace headrace::service {
 
 class Runner {
  public:
-  // Starts a thread called `name`. Actors and sleeper outlive the runner. After the last work the
-  // thread looks for new work for `spin_ns`, giving way to other threads, before it sleeps.
-  Runner(std::string name, std::vector<Actor*> actors, Sleeper& sleeper, TimeNs spin_ns);
+  // Starts a thread called `name`. The actors and their sleeper outlive the runner. After the last
+  // work the thread looks for new work for `spin_ns`, giving way to other threads, before it
+  // sleeps.
+  Runner(const std::string& name, ActorSet& actors, Sleeper& sleeper, TimeNs spin_ns);
   // Stops after the work at hand, and joins.
   ~Runner();
   Runner(const Runner&) = delete;
@@ -24,10 +24,8 @@ class Runner {
 
  private:
   void Loop(const std::stop_token& stop);
-  bool WorkOnce();
-  void SleepOnce(const std::stop_token& stop);
 
-  std::vector<Actor*> actors_;
+  ActorSet& actors_;
   Sleeper& sleeper_;
   TimeNs spin_ns_;
   std::jthread thread_;

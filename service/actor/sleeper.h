@@ -1,7 +1,8 @@
 // Where a thread of actors sleeps: an epoll set with its own eventfd and the clients' doorbells.
 //
 // Wake() may be called from any thread and costs a system call only while the thread sleeps.
-// Everything else belongs to the sleeping thread.
+// Everything else belongs to the sleeping thread, but for Announce and Retract: those belong to
+// whoever holds the lock of its actors (actor_set.h).
 #pragma once
 
 #include <atomic>

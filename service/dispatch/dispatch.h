@@ -57,7 +57,7 @@ class Dispatch final : public Actor {
   void Awake() override;
   TimeNs NextDeadline() const override;
 
-  InboxWriter<DispatchMessage>& inbox() { return inbox_; }
+  Inbox<DispatchMessage>& inbox() { return inbox_; }
 
  private:
   struct Parts;  // what works on the jobs

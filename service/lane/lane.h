@@ -4,7 +4,8 @@
 // reports which members a stage waits for, for how long bytes flowed, and whether the lane works
 // (lane_probe.h).
 //
-// Runs on dispatch's thread or on its own (config dedicated_lanes); the code is the same.
+// Shares dispatch's thread or has its own (config dedicated_lanes, lanes between nodes); the code
+// is the same, and works under the lock of its ActorSet.
 #pragma once
 
 #include <algorithm>
@@ -61,7 +62,7 @@ class Lane final : public Actor {
                      groups_ ? groups_->NextDeadline() : kNever});
   }
 
-  InboxWriter<LaneMessage>& inbox() { return inbox_; }
+  Inbox<LaneMessage>& inbox() { return inbox_; }
 
  private:
   Lane(std::uint8_t index, std::string name, transport::Transport& transport, LaneWaker& waker,

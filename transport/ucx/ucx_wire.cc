@@ -84,7 +84,8 @@ Status UcxWire::BuildEngine(const UcxOptions& options) {
   pieces_.reset(pieces);
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  params.thread_mode = UCS_THREAD_MODE_SINGLE;
+  // Another thread of the service may run the lane while its own sleeps.
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   const std::set<int> others = TcpSockets(SocketKind::kListening);
   ucp_worker_h engine = nullptr;
   if (const ucs_status_t status = ucp_worker_create(context_.get(), &params, &engine);

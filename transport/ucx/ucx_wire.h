@@ -14,8 +14,8 @@
 // from then on. A word after the bytes tells the receiver whether the message is complete. Over
 // RDMA the bytes go without a copy, and a cancelled request ends when the device is done with it.
 //
-// One thread. UCX calls back from inside its calls; these events are queued and reported by
-// Progress.
+// One thread at a time. UCX calls back from inside its calls; these events are queued and reported
+// by Progress.
 #pragma once
 
 #include <cstddef>

@@ -68,7 +68,8 @@ class RunnerTest : public ::testing::TestWithParam<TimeNs> {
 
 TEST_P(RunnerTest, WakesForEveryMessageOverManyRounds) {
   Counter counter(*sleeper_);
-  const Runner runner("test", {&counter}, *sleeper_, spin());
+  ActorSet actors({&counter}, *sleeper_);
+  const Runner runner("test", actors, *sleeper_, spin());
   for (int round = 1; round <= 1000; ++round) {
     ASSERT_TRUE(counter.inbox().Send(1));
     ASSERT_TRUE(counter.WaitForSum(round)) << "round " << round;
@@ -77,7 +78,8 @@ TEST_P(RunnerTest, WakesForEveryMessageOverManyRounds) {
 
 TEST_P(RunnerTest, ServesManySendersAtOnce) {
   Counter counter(*sleeper_);
-  const Runner runner("test", {&counter}, *sleeper_, spin());
+  ActorSet actors({&counter}, *sleeper_);
+  const Runner runner("test", actors, *sleeper_, spin());
   {
     std::vector<std::jthread> senders;
     for (int sender = 0; sender < 3; ++sender) {
@@ -95,14 +97,16 @@ TEST_P(RunnerTest, ServesManySendersAtOnce) {
 TEST_P(RunnerTest, CallsAnActorAtItsDeadlineWithoutAnyWake) {
   Counter counter(*sleeper_);
   counter.deadline.store(MonotonicNow() + 5 * kMillisecond);
-  const Runner runner("test", {&counter}, *sleeper_, spin());
+  ActorSet actors({&counter}, *sleeper_);
+  const Runner runner("test", actors, *sleeper_, spin());
   EXPECT_TRUE(counter.WaitForDeadline());
 }
 
 TEST_P(RunnerTest, DrivesSeveralActorsThatSpeakToEachOtherOnOneThread) {
   Counter first(*sleeper_);
   Counter second(*sleeper_);
-  const Runner runner("test", {&first, &second}, *sleeper_, spin());
+  ActorSet actors({&first, &second}, *sleeper_);
+  const Runner runner("test", actors, *sleeper_, spin());
   for (int round = 1; round <= 500; ++round) {
     ASSERT_TRUE((round % 2 == 0 ? first : second).inbox().Send(1));
     ASSERT_TRUE((round % 2 == 0 ? first : second).WaitForSum((round + 1) / 2));
@@ -112,15 +116,16 @@ TEST_P(RunnerTest, DrivesSeveralActorsThatSpeakToEachOtherOnOneThread) {
 TEST_P(RunnerTest, StopsWhileItSleeps) {
   for (int round = 0; round < 200; ++round) {
     Counter counter(*sleeper_);
-    const Runner runner("a name that is longer than a thread's may be", {&counter}, *sleeper_,
-                        spin());
+    ActorSet actors({&counter}, *sleeper_);
+    const Runner runner("a name that is longer than a thread's may be", actors, *sleeper_, spin());
     if (round % 2 == 0) std::this_thread::yield();
   }
 }
 
 TEST_P(RunnerTest, MakesNoTurnsWhileThereIsNothingToDo) {
   Counter counter(*sleeper_);
-  const Runner runner("test", {&counter}, *sleeper_, spin());
+  ActorSet actors({&counter}, *sleeper_);
+  const Runner runner("test", actors, *sleeper_, spin());
   ASSERT_TRUE(counter.inbox().Send(1));
   ASSERT_TRUE(counter.WaitForSum(1));
   // It falls asleep in its own time, and then makes no turn at all for a while.

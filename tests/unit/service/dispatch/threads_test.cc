@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "service/actor/actor_set.h"
+#include "service/actor/late_wake.h"
 #include "service/actor/runner.h"
 #include "service/dispatch/dispatch.h"
 #include "service/lane/lane.h"
@@ -29,6 +31,7 @@ struct Way {
   const char* name;
   bool dedicated_lane;
   TimeNs spin_ns;
+  bool run_each_other = false;  // dispatch and the lane, where the other's thread sleeps
 };
 
 // One training process: its own ends of channel, doorbell and memory.
@@ -109,13 +112,17 @@ TEST_P(DispatchThreads, LoseNoWakeBetweenClientsDispatchAndLane) {
   LaneWaker waker(lane_thread);
   transport::ShmTransport transport(2, waker);
   Dispatch dispatch(*bed, *bed, rpc, peers, watch.inbox(), mapper.inbox(), *board);
-  Lane lane(0, "lane0", transport, waker, lane_thread, dispatch.inbox());
+  LateWake dispatch_wake(*bed);
+  LateWake lane_wake(lane_thread);
+  LateInbox<DispatchMessage> to_dispatch(dispatch.inbox(), dispatch_wake);
+  Lane lane(0, "lane0", transport, waker, lane_thread, to_dispatch);
+  LateInbox<LaneMessage> to_lane(lane.inbox(), lane_wake);
   std::vector<LanePort> ports;
   ports.push_back({.name = "lane0",
                    .transport = "shm",
                    .threads = 2,
                    .credit_bytes = std::uint64_t{1} << 20,
-                   .inbox = &lane.inbox()});
+                   .inbox = &to_lane});
   dispatch.ConnectLanes(std::move(ports));
   std::vector<std::unique_ptr<Process>> processes;
   for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
@@ -124,11 +131,16 @@ TEST_P(DispatchThreads, LoseNoWakeBetweenClientsDispatchAndLane) {
   {
     std::vector<Actor*> shared{&dispatch};
     if (!GetParam().dedicated_lane) shared.push_back(&lane);
-    const Runner runner("dispatch", shared, *bed, GetParam().spin_ns);
+    ActorSet data(shared, *bed);
+    ActorSet of_lane({&lane}, *lane_bed);
+    if (GetParam().run_each_other) {
+      data.AddReceiver(lane_wake, of_lane);
+      of_lane.AddReceiver(dispatch_wake, data);
+    }
+    const Runner runner("dispatch", data, *bed, GetParam().spin_ns);
     std::unique_ptr<Runner> lane_runner;
     if (GetParam().dedicated_lane) {
-      lane_runner = std::make_unique<Runner>("lane", std::vector<Actor*>{&lane}, *lane_bed,
-                                             GetParam().spin_ns);
+      lane_runner = std::make_unique<Runner>("lane", of_lane, *lane_bed, GetParam().spin_ns);
     }
     std::vector<std::jthread> threads;
     for (const std::unique_ptr<Process>& process : processes) {
@@ -146,7 +158,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Way{"SharedThreadThatSleepsAtOnce", false, 0},
                       Way{"SharedThreadThatSpinsFirst", false, 20 * kMicrosecond},
                       Way{"DedicatedLaneThatSleepsAtOnce", true, 0},
-                      Way{"DedicatedLaneThatSpinsFirst", true, 20 * kMicrosecond}),
+                      Way{"DedicatedLaneThatSpinsFirst", true, 20 * kMicrosecond},
+                      Way{"DispatchAndLaneThatRunEachOther", true, 0, true},
+                      Way{"DispatchAndLaneThatSpinAndRunEachOther", true, 20 * kMicrosecond, true}),
     [](const auto& test) { return test.param.name; });
 
 }  // namespace
