@@ -51,9 +51,23 @@ void CheckLongEnough(const Transfer& transfer, std::span<const Run> runs, std::u
   HR_CHECK(left == 0 && skip == 0, "the runs are shorter than the transfer", left, skip);
 }
 
+void CheckOutputs(const Transfer& transfer) {
+  bool any = false;
+  bool host = false;
+  bool device = false;
+  for (std::uint32_t member = 0; member < transfer.members_count; ++member) {
+    any = any || transfer.outputs[member] != nullptr;
+    (transfer.devices[member] == kHost ? host : device) = true;
+  }
+  const bool may_have = transfer.kind == Collective::kReduceScatter && transfer.group == 0;
+  HR_CHECK(!any || may_have, static_cast<int>(transfer.kind), transfer.group);
+  HR_CHECK(!any || !(host && device), "outputs of host and GPU members", transfer.token);
+}
+
 }  // namespace
 
-void CheckRuns(const Transfer& transfer) {
+void CheckMemory(const Transfer& transfer) {
+  CheckOutputs(transfer);
   if (transfer.residual_runs.empty()) {
     HR_CHECK(transfer.residual_skip == 0, transfer.residual_skip);
   } else {

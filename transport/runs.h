@@ -68,7 +68,7 @@ void ForEachStretch(RunWalk walk, std::uint64_t begin, std::uint64_t end, Visit 
 }
 
 // What a caller owes a transport: runs only where a kind may have them, aligned to the element, and
-// long enough. Aborts on anything else.
-void CheckRuns(const Transfer& transfer);
+// long enough, and outputs only where a kind may have them. Aborts on anything else.
+void CheckMemory(const Transfer& transfer);
 
 }  // namespace headrace::transport

@@ -70,8 +70,9 @@ constexpr std::array<std::int8_t, kMembersMax> HostMemory() {
 // every member's memory; what is read and written, by kind:
 //   all_reduce      every member's [0, count) is reduced, the result written to every member.
 //   reduce_scatter  count is a multiple of the member count n; with part = count / n, the reduction
-//                   of [i*part, (i+1)*part) is written to that range of member i; the other ranges
-//                   keep their values.
+//                   of [i*part, (i+1)*part) is written to that range of member i, or, where
+//                   outputs[i] is not null, to [0, part) of that memory, which is disjoint from all
+//                   members; what is not written keeps its value.
 //   all_gather      range i of member i is copied to range i of every other member (same parts).
 //   broadcast       member `root`'s [0, count) is copied to every other member.
 //   reduce          every member's [0, count) is reduced, the result written to `output`, which is
@@ -95,7 +96,8 @@ constexpr std::array<std::int8_t, kMembersMax> HostMemory() {
 // transfer reach, at the address it has for them: the host's, pinned for them, or one GPU's that
 // nobody's runs are in. It is one piece also where there are runs, which
 // say only where the GPUs' memory is: its element k is element k behind the pointer, whatever
-// `skip` is. At least one member is a GPU's.
+// `skip` is. At least one member is a GPU's; where outputs[i] is not null, all are, and that memory
+// is on the GPU of member i.
 //
 // With `digest` nothing is moved, whatever the kind, and nothing is written: the completion says
 // what the members hold. Only transports with `digests` take such transfers.
@@ -108,8 +110,10 @@ struct Transfer {
   std::uint64_t count = 0;
   std::uint32_t divisor = 0;    // of kAverage; 0: members_count
   std::byte* output = nullptr;  // of reduce
-  std::uint32_t group = 0;      // between nodes: which links; 0: all memory is mapped here
-  std::uint64_t position = 0;   // between nodes: the transfer's name, equal on every node
+  // Whether that is other memory on the GPU of member `root`.
+  bool output_on_root_gpu = false;
+  std::uint32_t group = 0;     // between nodes: which links; 0: all memory is mapped here
+  std::uint64_t position = 0;  // between nodes: the transfer's name, equal on every node
   // Between nodes, where one of several rails moves a share of a block: the elements of the block,
   // and of the operation that was cut into blocks. Equal shares of unequal operations differ here.
   std::uint64_t block_count = 0;
@@ -120,6 +124,8 @@ struct Transfer {
   std::uint32_t members_count = 0;
   std::array<std::byte*, kMembersMax> members{};  // aligned to the element, not to the vector
   std::array<std::int8_t, kMembersMax> devices = HostMemory();  // by member; kHost: no GPU's
+  // By member: where a reduce_scatter inside a node writes its part; null: to where that is.
+  std::array<std::byte*, kMembersMax> outputs{};
   std::span<const Run> runs{};  // empty: memory is one piece; else outlives the completion
   std::uint64_t skip = 0;       // elements of the runs before this transfer's first
   bool digest = false;

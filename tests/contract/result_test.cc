@@ -104,6 +104,69 @@ TEST_P(TransportResult, OfAReduceMayLieOutsideAllMembers) {
   EXPECT_EQ(members.Contents(), before);
 }
 
+// Each other member's part goes elsewhere, or all parts do; `parts` elements each.
+void ExpectPartsElsewhere(Subject& subject, DType dtype, Reduction reduction, std::uint64_t parts,
+                          std::uint32_t members_count, std::uint32_t every) {
+  Members members(dtype, parts * members_count, members_count);
+  members.Fill(parts + 3);
+  const Members expected = members.Copy();
+  Members outputs(dtype, parts, members_count);
+  outputs.Fill(parts + 4);
+  const Members expected_outputs = outputs.Copy();
+  const auto post_to = [&](Transfer& transfer, const Members& memory, const Members& elsewhere) {
+    memory.Describe(transfer);
+    for (std::uint32_t i = 0; i < members_count; i += every) {
+      transfer.outputs[i] = elsewhere.Member(i);
+    }
+  };
+  Transfer transfer{.token = 7, .kind = Collective::kReduceScatter, .reduction = reduction};
+  post_to(transfer, expected, expected_outputs);
+  ReferenceMove(transfer, 0, transfer.count);
+  post_to(transfer, members, outputs);
+  ASSERT_EQ(subject.Run(transfer).code, Code::kOk);
+  ASSERT_EQ(members.Contents(), expected.Contents()) << Describe(transfer);
+  ASSERT_EQ(outputs.Contents(), expected_outputs.Contents()) << Describe(transfer);
+  ASSERT_TRUE(members.GuardsAreWhole() && outputs.GuardsAreWhole()) << Describe(transfer);
+}
+
+TEST_P(TransportResult, OfAReduceScatterMayLieOutsideAllMembers) {
+  for (const DType dtype : kDTypes) {
+    for (const std::uint32_t members_count : {1U, 2U, 3U, 5U}) {
+      for (const std::uint64_t parts : {0U, 1U, 13U, 704U}) {
+        for (const std::uint32_t every : {1U, 2U}) {
+          ASSERT_NO_FATAL_FAILURE(
+              ExpectPartsElsewhere(*subject_, dtype, Reduction::kSum, parts, members_count, every));
+        }
+      }
+    }
+    for (const Reduction reduction : kReductions) {
+      ASSERT_NO_FATAL_FAILURE(ExpectPartsElsewhere(*subject_, dtype, reduction, 333, 4, 1));
+    }
+    const std::uint64_t many = 4 * subject_->transport().capabilities().piece_size / SizeOf(dtype);
+    ASSERT_NO_FATAL_FAILURE(
+        ExpectPartsElsewhere(*subject_, dtype, Reduction::kSum, many / 3 + 1, 3, 1));
+  }
+}
+
+// Of a reduce to other memory of the root's GPU, which the root may write itself.
+TEST_P(TransportResult, OfAReduceMayLieElsewhereOnTheRootsGpu) {
+  Members members(DType::kFloat32, 5000, 3);
+  members.Fill(1);
+  const auto before = members.Contents();
+  const Members expected = members.Copy();
+  const Members output(DType::kFloat32, 5000, 1);
+  Transfer transfer{.kind = Collective::kReduce, .root = 1};
+  expected.Describe(transfer);
+  transfer.output = expected.Member(1);
+  ReferenceMove(transfer, 0, transfer.count);
+  members.Describe(transfer);
+  transfer.output = output.Member(0);
+  transfer.output_on_root_gpu = true;
+  ASSERT_EQ(subject_->Run(transfer).code, Code::kOk);
+  EXPECT_EQ(output.Content(0), expected.Content(1));
+  EXPECT_EQ(members.Contents(), before);
+}
+
 // Several times the piece size, so that transfers are cut, and for shm shared with the crew.
 TEST_P(TransportResult, IsTheReferencesAcrossManyPieces) {
   const std::uint64_t pieces_size = 8 * subject_->transport().capabilities().piece_size;

@@ -118,7 +118,7 @@ void Collectives::Post(const Transfer& transfer) {
   HR_CHECK(spec.count <= kTransferBytesMax / SizeOf(spec.dtype), spec.count);
   HR_CHECK(!spec.encoded() || MayBeEncoded(spec), Describe(spec));
   HR_CHECK(transfer.residual == nullptr || MayHaveResidual(spec), Describe(spec));
-  CheckRuns(transfer);
+  CheckMemory(transfer);
   HR_CHECK(transfer.residual == nullptr || choice_.servers_count == 0 || spec.factored() ||
                (spec.place > 0 && transfer.runs.size() <= kServedRunsMax),
            transfer.runs.size(), spec.place);

@@ -191,7 +191,7 @@ Result<NcclOrder*> NcclNetwork::OrderOf(NodeGroup& group, const Transfer& transf
 PostResult NcclNetwork::Post(const Transfer& transfer, TimeNs now) {
   now_ = now;
   if (!IsNccls(transfer)) return rail_.host.Post(transfer, now);
-  CheckRuns(transfer);
+  CheckMemory(transfer);
   NodeGroup& group = groups_.at(transfer.group);
   HR_CHECK(transfer.members_count == group.nodes_count, transfer.members_count);
   if (group.error) return Refuse(transfer, *group.error, now);

@@ -28,12 +28,15 @@ class CallMaker {
     }
   }
 
-  // A reduce of this node's one local rank, whose output may be elsewhere.
+  // A reduce to its root, whose output may be elsewhere.
   void ToOutput(std::uint64_t element, std::uint64_t offset, std::uint64_t count) {
     const bool elsewhere = transfer_.output != nullptr && !OutputIsRootsMemory(transfer_);
-    std::byte* const source = Memory(0) + offset;
-    std::byte* const target = elsewhere ? Host(transfer_.output, element) : source;
-    Add(0, source, target, count, rank_map_.root_rank);
+    for (std::uint32_t local_rank = 0; local_rank < rank_map_.local_ranks_count; ++local_rank) {
+      std::byte* const source = Memory(local_rank) + offset;
+      const bool writes = elsewhere && rank_map_.ranks[local_rank] == rank_map_.root_rank;
+      Add(local_rank, source, writes ? Packed(transfer_.output, element) : source, count,
+          rank_map_.root_rank);
+    }
   }
 
   // A reduce whose result rank `share` writes to the host.
@@ -41,8 +44,8 @@ class CallMaker {
               std::uint64_t count) {
     for (std::uint32_t local_rank = 0; local_rank < rank_map_.local_ranks_count; ++local_rank) {
       std::byte* const source = Memory(local_rank) + offset;
-      Add(local_rank, source, local_rank == share ? Host(transfer_.output, element) : source, count,
-          share);
+      Add(local_rank, source, local_rank == share ? Packed(transfer_.output, element) : source,
+          count, share);
     }
   }
 
@@ -52,7 +55,7 @@ class CallMaker {
     for (std::uint32_t local_rank = 0; local_rank < rank_map_.local_ranks_count; ++local_rank) {
       std::byte* const target = Memory(local_rank) + offset;
       const std::byte* const source =
-          local_rank == share ? Host(transfer_.members[transfer_.root], element) : target;
+          local_rank == share ? Packed(transfer_.members[transfer_.root], element) : target;
       Add(local_rank, source, target, count, share);
     }
   }
@@ -64,7 +67,9 @@ class CallMaker {
       std::byte* const all = Memory(local_rank);
       std::byte* const own = all + rank_map_.ranks[local_rank] * count * SizeOf(transfer_.dtype);
       const bool scatters = transfer_.kind == Collective::kReduceScatter;
-      Add(local_rank, scatters ? all : own, scatters ? own : all, count, 0);
+      std::byte* const output = transfer_.outputs[rank_map_.members[local_rank]];
+      std::byte* const reduced = output != nullptr ? output : own;
+      Add(local_rank, scatters ? all : own, scatters ? reduced : all, count, 0);
     }
   }
 
@@ -72,7 +77,7 @@ class CallMaker {
   std::byte* Memory(std::uint32_t local_rank) const {
     return transfer_.members[rank_map_.members[local_rank]];
   }
-  std::byte* Host(std::byte* memory, std::uint64_t element) const {
+  std::byte* Packed(std::byte* memory, std::uint64_t element) const {
     return memory + element * SizeOf(transfer_.dtype);
   }
   void Add(std::uint32_t local_rank, const std::byte* source, std::byte* target,
@@ -151,8 +156,9 @@ void AddCalls(const Transfer& transfer, const NcclRankMap& rank_map, const RunWa
               std::uint64_t begin, std::uint64_t end, std::vector<NcclCall>& calls) {
   CallMaker maker(transfer, rank_map, calls);
   const bool in_node = rank_map.local_ranks_count == rank_map.ranks_count;
+  const bool reduces = transfer.kind == Collective::kReduce;
   const bool to_host =
-      transfer.kind == Collective::kReduce && in_node && !OutputIsRootsMemory(transfer);
+      reduces && in_node && !transfer.output_on_root_gpu && !OutputIsRootsMemory(transfer);
   const bool from_host = transfer.kind == Collective::kBroadcast && rank_map.root_rank == kNoRank;
   if (transfer.kind == Collective::kReduceScatter || transfer.kind == Collective::kAllGather) {
     maker.Parts();
@@ -166,7 +172,7 @@ void AddCalls(const Transfer& transfer, const NcclRankMap& rank_map, const RunWa
   } else {
     ForEachStretch(walk, begin, end,
                    [&](std::uint64_t element, std::uint64_t offset, std::uint64_t count) {
-                     if (transfer.kind == Collective::kReduce && !in_node) {
+                     if (reduces) {
                        maker.ToOutput(element, offset, count);
                      } else {
                        maker.InPlace(offset, count);

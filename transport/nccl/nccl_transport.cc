@@ -201,7 +201,7 @@ PostResult NcclTransport::Post(const Transfer& transfer, TimeNs now) {
   for (std::uint32_t member = 0; member < transfer.members_count; ++member) {
     HR_CHECK(transfer.devices[member] < static_cast<int>(parts.gpus.count()), member);
   }
-  CheckRuns(transfer);
+  CheckMemory(transfer);
   parts.now = now;
   if (parts.queue->open_count() + parts.kernels_open >= kTransfersMax) return PostResult::kBusy;
   parts.poll_timer.PollNow(now);

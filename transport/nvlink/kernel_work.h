@@ -30,7 +30,7 @@ inline constexpr std::uint32_t kUnitSize = 16;        // bytes: the widest acces
 // memory of its first input: all are full but perhaps the first and the last.
 struct KernelStretch {
   std::uint64_t offset;         // behind the buffer's pointer
-  std::uint64_t packed_offset;  // the same of buffers without runs
+  std::uint64_t packed_offset;  // the same of buffers without runs, or of one part only
   std::uint32_t size;
   std::uint32_t units_end;     // units of this stretch and of those before
   std::uint16_t first_input;   // of a copy: the only one
@@ -41,7 +41,7 @@ struct KernelStretch {
 struct KernelWork {
   const std::byte* inputs[kBuffersMax];
   std::byte* outputs[kBuffersMax];
-  std::uint64_t packed_inputs;  // bit i: buffer i has no runs
+  std::uint64_t packed_inputs;  // bit i: buffer i is reached by `packed_offset`
   std::uint64_t packed_outputs;
   std::uint32_t inputs_count;
   std::uint32_t stretches_count;

@@ -141,7 +141,7 @@ PostResult NvlinkTransport::Post(const Transfer& transfer, TimeNs now) {
         device == kHost || (device >= 0 && static_cast<std::size_t>(device) < parts_->gpus.size()),
         static_cast<int>(device));
   }
-  CheckRuns(transfer);
+  CheckMemory(transfer);
   HR_CHECK(parts_->free.size() + parts_->queue.size() == kTransfersMax, parts_->free.size(),
            parts_->queue.size());
   if (parts_->free.empty()) return PostResult::kBusy;

@@ -26,8 +26,10 @@ Work WorkOf(const Transfer& transfer) {
     case Collective::kReduce:
       if (!IsCopyOfOne(transfer)) return Work::kReduce;
       return transfer.output == transfer.members[0] ? Work::kNothing : Work::kCopy;
-    case Collective::kAllReduce:
     case Collective::kReduceScatter:
+      if (IsCopyOfOne(transfer) && transfer.outputs[0] != nullptr) return Work::kCopy;
+      [[fallthrough]];
+    case Collective::kAllReduce:
       return IsCopyOfOne(transfer) ? Work::kNothing : Work::kReduce;
   }
   return Work::kNothing;
@@ -81,7 +83,7 @@ WorkLayout::Range WorkLayout::ShareOf(const Transfer& transfer, std::uint64_t be
 bool WorkLayout::IsTarget(const Transfer& transfer, std::uint32_t member,
                           std::uint32_t place) const {
   if (place_of_[member] != place) return false;
-  return transfer.kind == Collective::kAllGather || member != source_;
+  return IsInParts(transfer) || member != source_;
 }
 
 std::uint32_t WorkLayout::OutputsOf(const Transfer& transfer, std::uint32_t place) const {
@@ -109,7 +111,9 @@ Buffers WorkLayout::BuffersOf(const Transfer& transfer, std::uint32_t place) con
     if (packed) buffers.packed_inputs |= std::uint64_t{1} << member;
     if (transfer.kind == Collective::kReduce) continue;
     if (work_ == Work::kCopy && !IsTarget(transfer, member, place)) continue;
-    add_output(transfer.members[member], packed);
+    std::byte* const elsewhere = transfer.outputs[member];
+    add_output(elsewhere != nullptr ? elsewhere : transfer.members[member],
+               packed || elsewhere != nullptr);
   }
   if (transfer.kind == Collective::kReduce) {
     const bool is_root = transfer.output == transfer.members[transfer.root];

@@ -27,14 +27,15 @@ struct Buffers {
   std::uint32_t outputs_count = 0;
   std::array<const std::byte*, kMembersMax> inputs{};
   std::array<std::byte*, kMembersMax> outputs{};
-  std::uint64_t packed_inputs = 0;  // bit i: in one piece also where there are runs
+  // Bit i: in one piece also where there are runs, or of one part only where others have all.
+  std::uint64_t packed_inputs = 0;
   std::uint64_t packed_outputs = 0;
 };
 
 // Bytes for one GPU to move or sum: from all inputs, or of a copy from `first_input`, to the
 // outputs [first_output, first_output + outputs_count).
 struct GpuRange {
-  std::uint64_t offset = 0;         // behind the pointers of memory with runs
+  std::uint64_t offset = 0;         // behind the pointers of memory with runs, or of all parts
   std::uint64_t packed_offset = 0;  // behind the others
   std::uint64_t size = 0;
   std::uint32_t first_input = 0;
@@ -93,8 +94,10 @@ class WorkLayout {
       const std::uint64_t offset = (member * count_ + begin) * size;
       GpuRange span{offset, offset, (end - begin) * size, member, 0, 0};
       const bool is_own = place_of_[member] == place;
-      if (work_ == Work::kReduce) {
-        if (is_own) visit(GpuRange{offset, offset, span.size, 0, member, 1});
+      if (transfer.kind == Collective::kReduceScatter) {
+        const bool elsewhere = transfer.outputs[member] != nullptr;
+        const std::uint64_t packed_offset = elsewhere ? begin * size : offset;
+        if (is_own) visit(GpuRange{offset, packed_offset, span.size, 0, member, 1});
         continue;
       }
       span.outputs_count = before;

@@ -1,6 +1,8 @@
 #include "transport/shm/move.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 
 #include "ipc/base/copy.h"
 #include "transport/reduce/reduce.h"
@@ -33,6 +35,21 @@ void Reduce(const Transfer& transfer, std::span<std::byte* const> outputs, std::
              static_cast<std::size_t>(count), transfer.divisor);
 }
 
+// The reduction of a range of the member's part, to where the member wants it.
+void ReducePart(const Transfer& transfer, std::uint32_t member, std::size_t at,
+                std::uint64_t count) {
+  const auto members = transfer.Members();
+  std::byte* const output = transfer.outputs[member];
+  if (output == nullptr) return Reduce(transfer, members.subspan(member, 1), at, count);
+  // Inputs and output lie at different offsets, so all pointers are those of the range itself.
+  std::array<std::byte*, kMembersMax> inputs{};
+  for (std::uint32_t i = 0; i < transfer.members_count; ++i) inputs[i] = members[i] + at;
+  const std::size_t part = transfer.Bytes() / transfer.members_count;
+  std::byte* const target = output + (at - member * part);
+  ReduceInto(transfer.dtype, transfer.reduction, std::span(inputs).first(transfer.members_count),
+             {&target, 1}, 0, static_cast<std::size_t>(count), transfer.divisor);
+}
+
 // Calls `move(member, at, count)` for each member's part that [begin, end) touches.
 template <typename Move>
 void ForEachPart(const Transfer& transfer, std::uint64_t begin, std::uint64_t end, Move move) {
@@ -58,7 +75,7 @@ void MoveRange(const Transfer& transfer, std::uint64_t begin, std::uint64_t end)
       return;
     case Collective::kReduceScatter:
       ForEachPart(transfer, begin, end, [&](std::uint32_t member, auto at, auto count) {
-        Reduce(transfer, members.subspan(member, 1), at, count);
+        ReducePart(transfer, member, at, count);
       });
       return;
     case Collective::kAllGather:

@@ -37,7 +37,7 @@ PostResult ShmTransport::Post(const Transfer& transfer, TimeNs) {
   HR_CHECK(transfer.members_count >= 1 && transfer.members_count <= kMembersMax,
            transfer.members_count);
   HR_CHECK(capabilities_.Supports(transfer.kind), static_cast<int>(transfer.kind));
-  CheckRuns(transfer);
+  CheckMemory(transfer);
   if (free_.empty()) return PostResult::kBusy;
   const std::uint32_t index = free_.back();
   free_.pop_back();

@@ -76,6 +76,7 @@ StagedTransport::Staged StagedTransport::Stage(const Transfer& transfer, Transfe
     posted.devices[i] = static_cast<std::int8_t>(device);
   }
   if (transfer.kind == Collective::kReduce) StageOutput(transfer, posted, staged);
+  StageOutputs(transfer, posted, staged);
   return staged;
 }
 
@@ -105,6 +106,12 @@ void StagedTransport::StageOutput(const Transfer& transfer, Transfer& posted,
     posted.output = posted.members[transfer.root];
     return;
   }
+  if (transfer.output_on_root_gpu) {
+    const std::size_t device = transfer.root % gpus_count_;
+    staged.outputs.push_back(StageMember(transfer.output, ExtentOf(transfer), device));
+    posted.output = reinterpret_cast<std::byte*>(staged.outputs[0].at);
+    return;
+  }
   constexpr std::size_t kPage = 4096;
   auto pages = Mapping::Anonymous((transfer.Bytes() / kPage + 1) * kPage);
   HR_CHECK(pages.ok(), transfer.Bytes());
@@ -117,6 +124,16 @@ void StagedTransport::StageOutput(const Transfer& transfer, Transfer& posted,
   Check(gpus_,
         gpus_.driver().call().mem_host_get_device_pointer(&address, staged.output.data(), 0));
   posted.output = reinterpret_cast<std::byte*>(address);
+}
+
+void StagedTransport::StageOutputs(const Transfer& transfer, Transfer& posted,
+                                   Staged& staged) const {
+  for (std::uint32_t i = 0; i < transfer.members_count; ++i) {
+    if (transfer.outputs[i] == nullptr) continue;
+    const std::size_t size = transfer.Bytes() / transfer.members_count;
+    staged.outputs.push_back(StageMember(transfer.outputs[i], size, i % gpus_count_));
+    posted.outputs[i] = reinterpret_cast<std::byte*>(staged.outputs.back().at);
+  }
 }
 
 std::vector<std::byte> StagedTransport::Read(const Copy& copy) const {
@@ -139,6 +156,12 @@ void StagedTransport::BringBack(const Staged& staged) const {
   for (std::uint32_t i = 0; i < transfer.members_count; ++i) {
     const auto bytes = Read(staged.members[i]);
     std::ranges::copy(bytes, transfer.members[i]);
+  }
+  auto output = staged.outputs.begin();
+  if (transfer.output_on_root_gpu) std::ranges::copy(Read(*output++), transfer.output);
+  for (std::uint32_t i = 0; i < transfer.members_count; ++i) {
+    if (transfer.outputs[i] == nullptr) continue;
+    std::ranges::copy(Read(*output++), transfer.outputs[i]);
   }
   if (staged.output.size() == 0) return;
   const std::size_t size = SizeOf(transfer.dtype);

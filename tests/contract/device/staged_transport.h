@@ -38,13 +38,15 @@ class StagedTransport final : public Transport {
   struct Staged {
     Transfer original;
     std::vector<Copy> members;
-    Mapping output{};  // of a reduce to memory that is no member's: pinned
+    std::vector<Copy> outputs;  // of members whose part is written elsewhere, in their order
+    Mapping output{};           // of a reduce to memory that is no member's: pinned
     HostRegistration registration;
   };
 
   Staged Stage(const Transfer& transfer, Transfer& posted) const;
   Copy StageMember(const std::byte* from, std::size_t size, std::size_t device) const;
   void StageOutput(const Transfer& transfer, Transfer& posted, Staged& staged) const;
+  void StageOutputs(const Transfer& transfer, Transfer& posted, Staged& staged) const;
   void BringBack(const Staged& staged) const;
   std::vector<std::byte> Read(const Copy& copy) const;
 

@@ -49,7 +49,7 @@ LoopbackTransport::LoopbackTransport(const LoopbackOptions& options)
 PostResult LoopbackTransport::Post(const Transfer& transfer, TimeNs now) {
   HR_CHECK(transfer.members_count >= 1 && transfer.members_count <= kMembersMax,
            transfer.members_count);
-  CheckRuns(transfer);
+  CheckMemory(transfer);
   if (busy_posts_ != 0) {
     --busy_posts_;
     return PostResult::kBusy;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <vector>
 
 namespace headrace::transport {
 namespace {
@@ -134,6 +135,18 @@ void CopyToOthers(const Transfer& transfer, std::uint32_t source, std::size_t at
   }
 }
 
+// One element of the part of member `owner`, `at` bytes behind the members' pointers.
+void ReducePart(const Transfer& transfer, std::uint32_t owner, std::size_t at) {
+  const auto members = transfer.Members();
+  std::byte* const elsewhere = transfer.outputs[owner];
+  std::byte* const part = members[owner] + owner * (transfer.Bytes() / transfer.members_count);
+  std::byte* const output =
+      elsewhere != nullptr ? elsewhere + (members[owner] + at - part) : members[owner] + at;
+  std::vector<const std::byte*> inputs;
+  for (const std::byte* member : members) inputs.push_back(member + at);
+  ReferenceReduce(transfer.dtype, transfer.reduction, inputs, {&output, 1}, 0, 1, transfer.divisor);
+}
+
 // Each run is a transfer of its own, whose memory begins where the run does.
 void MoveRuns(const Transfer& transfer, std::uint64_t begin, std::uint64_t end) {
   std::uint64_t before = 0;  // elements of the runs before this one
@@ -206,8 +219,7 @@ void ReferenceMove(const Transfer& transfer, std::uint64_t begin, std::uint64_t 
     // The member whose part of the elements this one is in.
     const auto owner = static_cast<std::uint32_t>(i / (transfer.count / transfer.members_count));
     if (transfer.kind == Collective::kReduceScatter) {
-      ReferenceReduce(transfer.dtype, transfer.reduction, members, members.subspan(owner, 1), at, 1,
-                      transfer.divisor);
+      ReducePart(transfer, owner, at);
       continue;
     }
     CopyToOthers(transfer, owner, at, size);

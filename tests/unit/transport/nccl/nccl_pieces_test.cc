@@ -88,6 +88,22 @@ TEST(NcclPieces, OfAReduceToTheHostGiveEveryGpuAShareAndWriteEachElementOnce) {
   }
 }
 
+// NCCL writes to memory of its rank's own GPU only.
+TEST(NcclPieces, OfAReduceElsewhereOnTheRootsGpuAreWrittenByTheRoot) {
+  Transfer transfer = OverGpus(Collective::kReduce, 3, 300);
+  transfer.root = 1;
+  transfer.output = At(std::uintptr_t{1} << 40);
+  transfer.output_on_root_gpu = true;
+  const auto calls = CallsOf(transfer, 100, 300);
+  ASSERT_EQ(calls.size(), 3U);
+  for (const NcclCall& call : calls) {
+    EXPECT_EQ(call.root, 1U);
+    EXPECT_EQ(call.count, 200U);
+    EXPECT_EQ(call.source, transfer.members[call.local_rank] + 100 * sizeof(float));
+    EXPECT_EQ(call.target == transfer.output + 100 * sizeof(float), call.local_rank == 1);
+  }
+}
+
 TEST(NcclPieces, StayWithinTheirCallsAlsoWithTheMostStretchesAndMembers) {
   Transfer transfer = OverGpus(Collective::kReduce, kMembersMax, 5 * kPieceStretchesMax);
   transfer.output = At(std::uintptr_t{1} << 40);
@@ -105,6 +121,11 @@ TEST(NcclPieces, OfScattersAndGathersLieInTheOrderOfRanks) {
   EXPECT_EQ(calls[2].count, 10U);
   EXPECT_EQ(calls[2].source, transfer.members[2]);
   EXPECT_EQ(calls[2].target, transfer.members[2] + 20 * sizeof(float));
+  transfer.outputs[2] = At(std::uintptr_t{1} << 40);
+  calls = CallsOf(transfer, 0, 30);
+  EXPECT_EQ(calls[1].target, transfer.members[1] + 10 * sizeof(float));
+  EXPECT_EQ(calls[2].source, transfer.members[2]);
+  EXPECT_EQ(calls[2].target, transfer.outputs[2]);
   transfer.kind = Collective::kAllGather;
   calls = CallsOf(transfer, 0, 30);
   EXPECT_EQ(calls[1].source, transfer.members[1] + 10 * sizeof(float));

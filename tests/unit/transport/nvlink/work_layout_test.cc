@@ -130,12 +130,32 @@ TEST(WorkLayout, LetsTheOwnerOfAPartSumItAndAllAtTheSameTime) {
   for (const auto& [piece, outputs] : outputs_of_piece) EXPECT_EQ(outputs.size(), 3U);
 }
 
+// What a member has elsewhere begins with its part; the others' parts stay where they are.
+TEST(WorkLayout, WritesEachPartWhereItsMemberWantsIt) {
+  constexpr std::uint64_t kPart = kPieceSize / 4 + 5;
+  Transfer transfer = Of(Collective::kReduceScatter, 3 * kPart, {1, 0, 1});
+  transfer.outputs[0] = Memory(50);
+  transfer.outputs[2] = Memory(52);
+  const Written written = WrittenBy(transfer, kPieceSize);
+  EXPECT_EQ(written.size(), 3 * kPart);
+  for (std::uint64_t i = 0; i < kPart; ++i) {
+    ASSERT_TRUE(written.contains({Memory(50), i * 4})) << i;
+    ASSERT_TRUE(written.contains({Memory(1), (kPart + i) * 4})) << i;
+    ASSERT_TRUE(written.contains({Memory(52), i * 4})) << i;
+  }
+}
+
 TEST(WorkLayout, MovesNothingWhereNothingIsToMove) {
   EXPECT_EQ(WorkLayout(Of(Collective::kBarrier, 0, {0, 1}), kPieceSize).work(), Work::kNothing);
   EXPECT_EQ(WorkLayout(Of(Collective::kAllReduce, 0, {0, 1}), kPieceSize).work(), Work::kNothing);
   EXPECT_EQ(WorkLayout(Of(Collective::kAllReduce, 9, {0}), kPieceSize).work(), Work::kNothing);
   EXPECT_EQ(WorkLayout(Of(Collective::kBroadcast, 9, {0}), kPieceSize).work(), Work::kNothing);
   EXPECT_EQ(WorkLayout(Of(Collective::kReduce, 9, {0}), kPieceSize).work(), Work::kCopy);
+  Transfer elsewhere = Of(Collective::kReduceScatter, 9, {0});
+  EXPECT_EQ(WorkLayout(elsewhere, kPieceSize).work(), Work::kNothing);
+  elsewhere.outputs[0] = Memory(50);
+  EXPECT_EQ(WorkLayout(elsewhere, kPieceSize).work(), Work::kCopy);
+  EXPECT_EQ(WrittenBy(elsewhere, kPieceSize).size(), 9U);
   Transfer transfer = Of(Collective::kReduce, 9, {0});
   transfer.output = transfer.members[0];
   EXPECT_EQ(WorkLayout(transfer, kPieceSize).work(), Work::kNothing);
