@@ -163,16 +163,12 @@ std::uint64_t Blocks::BlockBytes(const Job& job, const Operation& operation, Tim
   const std::uint64_t bytes = operation.spec.OnGpu() ? kSharedGpuBlockBytes : kSharedBlockBytes;
   const std::uint64_t size =
       in_messages ? LargestMessage(job, operation.spec) : operation.spec.Bytes();
-  // With results elsewhere each part is a block.
-  const bool has_results = operation.spec.kind == Collective::kReduceScatter &&
-                           job.part_tables().HasResults(operation.spec.sequence);
-  const std::uint64_t whole = has_results ? size / job.world_size() : 0;
-  if (size <= bytes) return whole;
+  if (size <= bytes) return 0;
   const bool has_pairs = !operation.paired() && now - job.pairs().moved_ns < kPairsRecent;
-  if (!has_pairs && !lanes_.HasOthers(lanes_.InNode(operation), job, now)) return whole;
+  if (!has_pairs && !lanes_.HasOthers(lanes_.InNode(operation), job, now)) return 0;
   if (in_messages) return bytes;
   const std::uint64_t count = BlocksCount(operation.spec, job.world_size(), bytes);
-  return count <= kBlocksPerOperationMax ? bytes : whole;
+  return count <= kBlocksPerOperationMax ? bytes : 0;
 }
 
 // Each class in turn, so that one without room does not keep the others waiting.

@@ -49,18 +49,20 @@ std::byte* SumOf(Job& job, const Operation& operation, const Block& block, std::
                 : MemoryOf(job, operation, block.root, begin);
 }
 
+void AddMemory(std::byte* memory, std::int8_t device, transport::Transfer& transfer) {
+  transfer.members[transfer.members_count] = memory;
+  transfer.devices[transfer.members_count] = device;
+  ++transfer.members_count;
+}
+
 void AddMember(Job& job, const Operation& operation, std::uint32_t rank, std::uint64_t begin,
                transport::Transfer& transfer) {
-  transfer.members[transfer.members_count] = MemoryOf(job, operation, rank, begin);
-  transfer.devices[transfer.members_count] = job.DeviceOf(operation, rank);
-  ++transfer.members_count;
+  AddMemory(MemoryOf(job, operation, rank, begin), job.DeviceOf(operation, rank), transfer);
 }
 
 // In the stages of the node a part has scratch of its own, or there is one part.
 void AddScratch(const Block& block, const BlockPart& part, transport::Transfer& transfer) {
-  transfer.members[transfer.members_count] = block.scratch_on_gpus[block.PartOf(part)];
-  transfer.devices[transfer.members_count] = transport::kHost;
-  ++transfer.members_count;
+  AddMemory(block.scratch_on_gpus[block.PartOf(part)], transport::kHost, transfer);
 }
 
 // One copy, from the sender's memory to the receiver's.
@@ -146,6 +148,26 @@ void FillMessage(Job& job, const Operation& operation, const Block& block, const
       MemoryOfMessage(job, operation, block, part, comes ? block.target : block.source);
 }
 
+// The parts of an all-gather or reduce-scatter of one node: all of them, or a block of one rank's.
+void FillParts(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
+               transport::Transfer& transfer) {
+  if (!IsParted(operation.spec.kind)) return;
+  const bool reduces = operation.spec.kind == Collective::kReduceScatter;
+  if (operation.block_bytes == 0 && !operation.spec.uneven) {
+    for (std::uint32_t i = 0; reduces && i < job.local().size(); ++i) {
+      transfer.outputs[i] = job.part_tables().ResultOf(operation.spec.sequence, job.local()[i]);
+    }
+    return;
+  }
+  // Only the block's rank gets the sum, or it is the one who has it.
+  transfer.kind = reduces ? Collective::kReduce : Collective::kBroadcast;
+  transfer.root = block.root;
+  if (!reduces) return;
+  transfer.output = ResultOf(job, operation, block.root, part.range.begin);
+  transfer.output_on_root_gpu =
+      operation.spec.OnGpu() && transfer.output != transfer.members[block.root];
+}
+
 void FillInNode(Job& job, const Operation& operation, const Block& block, const BlockPart& part,
                 transport::Transfer& transfer) {
   transfer.members_count = static_cast<std::uint32_t>(job.local().size());
@@ -164,14 +186,7 @@ void FillInNode(Job& job, const Operation& operation, const Block& block, const 
       transfer.output = transfer.members[0];
       return;
     }
-    const bool cut = operation.block_bytes != 0 || operation.spec.uneven;
-    if (!cut || !IsParted(operation.spec.kind)) return;
-    // A block of one rank's part: only that rank gets the sum, or it is the one who has it.
-    const bool reduces = operation.spec.kind == Collective::kReduceScatter;
-    transfer.kind = reduces ? Collective::kReduce : Collective::kBroadcast;
-    transfer.root = block.root;
-    if (reduces) transfer.output = ResultOf(job, operation, block.root, part.range.begin);
-    return;
+    return FillParts(job, operation, block, part, transfer);
   }
   transfer.kind = Collective::kReduce;
   transfer.root = 0;
@@ -356,7 +371,10 @@ void FillToGpus(Job& job, const Operation& operation, const Block& block, const 
   if (operation.spec.half == Collective::kReduceScatter) {
     return AddMember(job, operation, job.local().front(), part.range.begin, transfer);
   }
-  if (rooted) AddMember(job, operation, block.root, part.range.begin, transfer);
+  if (rooted) {
+    AddMemory(ResultOf(job, operation, block.root, part.range.begin),
+              job.DeviceOf(operation, block.root), transfer);
+  }
   if (!IsShared(operation.spec.kind)) return;
   for (const std::uint32_t rank : job.local()) {
     if (rooted && rank == block.root) continue;
@@ -510,7 +528,8 @@ std::uint32_t SharesOf(const Job& job, const Operation& operation, const Block& 
 
 bool NeedsScratch(const Job& job, const Operation& operation, const Block& block) {
   if (operation.paired() && job.pairs().at(operation.spec.sequence).away == Away::kNo) return false;
-  if (job.nodes() != nullptr && operation.spec.OnGpu()) return true;
+  // A part of no elements is only agreed on.
+  if (job.nodes() != nullptr && operation.spec.OnGpu()) return block.range.count != 0;
   const bool to_one = Reduces(operation.spec.kind) && !IsShared(operation.spec.kind);
   return job.nodes() != nullptr && to_one && job.local().size() > 1 && !job.IsHere(block.root);
 }

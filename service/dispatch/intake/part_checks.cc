@@ -110,10 +110,14 @@ Result<std::byte*> FindResult(const ipc::Record& record, const Session& session,
                  fmt::format("record names segment {} for its result, which is not registered",
                              record.root));
   }
-  if (spec.OnGpu() || session.DeviceOf(segment) != transport::kHost) {
-    return Error(Code::kInvalidArgument,
-                 "a result elsewhere is written to the host's memory, from there: the record's "
-                 "memory or its result is a GPU's");
+  const std::int8_t device = session.DeviceOf(spec.segment);
+  if (session.DeviceOf(segment) != device) {
+    return Error(
+        Code::kInvalidArgument,
+        fmt::format("what is reduced is {}, and its result, in segment {}, {}: both are on "
+                    "one GPU, or both in host memory",
+                    DescribeMemory(device), record.root,
+                    DescribeMemory(session.DeviceOf(segment))));
   }
   const std::uint32_t own = session.identity().rank;
   const std::uint64_t size = SizeOf(spec.dtype);

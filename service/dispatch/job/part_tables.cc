@@ -38,14 +38,6 @@ std::byte* PartTables::ResultOf(std::uint64_t sequence, std::uint32_t rank) cons
   return table == kNone ? nullptr : results_[table];
 }
 
-bool PartTables::HasResults(std::uint64_t sequence) const {
-  if (kept_ == 0) return false;
-  for (std::uint32_t rank = 0; rank < world_size_; ++rank) {
-    if (ResultOf(sequence, rank) != nullptr) return true;
-  }
-  return false;
-}
-
 void PartTables::Drop(std::uint64_t sequence) {
   if (kept_ == 0) return;
   for (std::uint32_t rank = 0; rank < world_size_; ++rank) {

@@ -28,8 +28,6 @@ class PartTables {
   std::span<const ipc::PartRow> Find(std::uint64_t sequence, std::uint32_t rank) const;
   // As it was kept; null where there is none.
   std::byte* ResultOf(std::uint64_t sequence, std::uint32_t rank) const;
-  // Whether any rank's was kept with one.
-  bool HasResults(std::uint64_t sequence) const;
   // Those of all ranks.
   void Drop(std::uint64_t sequence);
 

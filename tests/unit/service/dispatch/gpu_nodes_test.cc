@@ -24,11 +24,6 @@ using ::testing::HasSubstr;
 
 constexpr std::uint64_t kManyBlocks = 1200;  // several blocks of 1024 bytes
 
-struct Spread {
-  Ranks ranks;
-  std::uint32_t nccl_lanes = 0;
-};
-
 // The same operations on nodes of GPUs and on nodes without: what ends where must be the same.
 class GpuNodes : public GpuTest, public ::testing::WithParamInterface<Spread> {
  protected:
@@ -285,14 +280,7 @@ INSTANTIATE_TEST_SUITE_P(Spreads, GpuNodes,
                                            Spread{{{0}, {1}}, 1}, Spread{{{0}, {1}}, 2},
                                            Spread{{{0, 1}, {2}}, 2}, Spread{{{0, 3}, {1, 2, 4}}, 2},
                                            Spread{{{0}, {1}, {2}}, 2}),
-                         [](const auto& spread) {
-                           std::string name;
-                           for (const auto& node : spread.param.ranks) {
-                             name += std::to_string(node.size()) + "On";
-                           }
-                           return name + "Nodes" + std::to_string(spread.param.ranks.size()) +
-                                  "Lanes" + std::to_string(spread.param.nccl_lanes);
-                         });
+                         NameOfSpread);
 
 using NcclLanes = GpuNodes;
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tests/support/cuda_double/doubled_driver.h"
@@ -38,6 +39,18 @@ class GpuTest : public ::testing::Test {
 
 using Ranks = std::vector<std::vector<std::uint32_t>>;  // by node
 
+struct Spread {
+  Ranks ranks;
+  std::uint32_t nccl_lanes = 0;
+};
+
+inline std::string NameOfSpread(const ::testing::TestParamInfo<Spread>& spread) {
+  std::string name;
+  for (const auto& node : spread.param.ranks) name += std::to_string(node.size()) + "On";
+  return name + "Nodes" + std::to_string(spread.param.ranks.size()) + "Lanes" +
+         std::to_string(spread.param.nccl_lanes);
+}
+
 struct NodesOptions {
   const transport::Gpus* gpus = nullptr;  // null: memory is the host's
   std::uint32_t nccl_lanes = 0;
@@ -58,6 +71,7 @@ struct NodesOfGpus {
                  .device_codec = options.device_codec}) {
     for (const auto& node : ranks) job.world_size += static_cast<std::uint32_t>(node.size());
     clients.resize(job.world_size);
+    if (ranks.size() == 1) job.rendezvous.clear();
     for (std::size_t node = 0; node < ranks.size(); ++node) {
       for (const std::uint32_t rank : ranks[node]) {
         HandDrivenNode& at = cluster.node(node);
