@@ -130,6 +130,22 @@ hr_status hr_reduce_scatter_on_stream(hr_session* session, hr_tensor* tensor, co
                       stream, operation, error);
 }
 
+hr_status hr_reduce_scatter_into_on_stream(hr_session* session, const hr_tensor* input,
+                                           const hr_range* range, hr_tensor* output,
+                                           const hr_range* output_range, const uint64_t* counts,
+                                           hr_reduction reduction, void* stream,
+                                           hr_operation* operation, hr_error* error) {
+  return WithSession(session, error, [&](Session& opened) -> Status {
+    if (operation == nullptr) return Error(Code::kInvalidArgument, "operation is NULL");
+    const Request request{Collective::kReduceScatter, ReductionOf(reduction)};
+    auto made = opened.PartsRequest(request, input, range, output, output_range, counts);
+    if (!made) return made.error();
+    return Deliver(
+        opened.PostOnStream(std::move(made), input->device, static_cast<CuStream>(stream)),
+        operation);
+  });
+}
+
 hr_status hr_all_gather_on_stream(hr_session* session, hr_tensor* tensor, const hr_range* range,
                                   void* stream, hr_operation* operation, hr_error* error) {
   return PostOnStream(session, {Collective::kAllGather}, tensor, range, stream, operation, error);

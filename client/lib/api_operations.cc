@@ -168,10 +168,9 @@ hr_status PostParts(hr_session* session, const Request& request, const hr_tensor
                     const uint64_t* counts, hr_operation* operation, hr_error* error) {
   return WithSession(session, error, [&](Session& opened) -> Status {
     if (operation == nullptr) return NoOperation();
-    const std::span<const std::uint64_t> given(counts, counts == nullptr ? 0 : opened.world_size());
-    return Deliver(opened.Post(PartsRequestOf(request, whole, whole_range, own, own_range, given,
-                                              opened.asker())),
-                   operation);
+    return Deliver(
+        opened.Post(opened.PartsRequest(request, whole, whole_range, own, own_range, counts)),
+        operation);
   });
 }
 

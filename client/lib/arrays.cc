@@ -36,19 +36,23 @@ Result<std::uint64_t> Arrays::Post(ipc::Record record, ArrayUse use) {
   record.tensor = ipc::kNoTensor;
   record.segment = span->segment;
   record.offset = span->offset;
-  return PostIn(*span, record, std::move(use));
+  return PostIn(*span, record, std::move(use), nullptr);
 }
 
-Result<std::uint64_t> Arrays::PostTable(ipc::Record record, std::vector<ipc::PartRow> parts) {
+Result<std::uint64_t> Arrays::PostTable(ipc::Record record, std::vector<ipc::PartRow> parts,
+                                        ReadySignal* signal) {
   FreeDiscarded();
   ArrayUse use{.parts = std::move(parts)};
   Result<Staging::Allocation> span = staging_->Allocate(SizeOf(use));
   if (!span) return span.error();
-  return PostIn(*span, record, std::move(use));
+  const Result<std::uint64_t> sequence = PostIn(*span, record, std::move(use), signal);
+  // A stream waits for the operation, and perhaps nobody else ever does.
+  if (sequence && signal != nullptr) Discard(*sequence);
+  return sequence;
 }
 
 Result<std::uint64_t> Arrays::PostIn(const Staging::Allocation& span, const ipc::Record& record,
-                                     ArrayUse use) {
+                                     ArrayUse use, ReadySignal* signal) {
   ipc::Record named = record;
   if (!use.parts.empty()) {
     const std::size_t table = TableOffset(use);
@@ -58,7 +62,8 @@ Result<std::uint64_t> Arrays::PostIn(const Staging::Allocation& span, const ipc:
     named.parts = span.segment;
     named.tag = span.offset + table;
   }
-  const Result<std::uint64_t> sequence = operations_.Post(named);
+  const Result<std::uint64_t> sequence =
+      signal == nullptr ? operations_.Post(named) : operations_.PostWhenReady(named, *signal);
   if (!sequence) {
     staging_->Free(span);
     return sequence;

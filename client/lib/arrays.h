@@ -44,8 +44,10 @@ class Arrays {
   // Copies what is read, names the staging memory in `record` and posts it. Pieces lie within the
   // array.
   Result<std::uint64_t> Post(ipc::Record record, ArrayUse use);
-  // Posts a record that names its memory, with a parts table in staging memory.
-  Result<std::uint64_t> PostTable(ipc::Record record, std::vector<ipc::PartRow> parts);
+  // Posts a record that names its memory, with a parts table in staging memory. With `signal` its
+  // memory is ready when that says so, and nobody need wait for it here.
+  Result<std::uint64_t> PostTable(ipc::Record record, std::vector<ipc::PartRow> parts,
+                                  ReadySignal* signal);
 
   // Once `sequence` has ended: copies the result back if it `succeeded` and frees the staging
   // memory. Without effect on operations that are not an array's, or were settled before.
@@ -76,7 +78,7 @@ class Arrays {
   };
 
   Result<std::uint64_t> PostIn(const Staging::Allocation& span, const ipc::Record& record,
-                               ArrayUse use);
+                               ArrayUse use, ReadySignal* signal);
   void FreeDiscarded();
   // A piece of an array of `whole` bytes, into or out of staging memory.
   void Copy(std::size_t whole, std::byte* target, const std::byte* source, std::size_t size);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "ipc/base/collective_text.h"
@@ -71,6 +72,10 @@ Result<std::vector<ArrayPiece>> PiecesOf(std::span<const hr_piece> pieces, DType
                        piece.count * SizeOf(type)});
   }
   return checked;
+}
+
+std::string DescribePlace(const hr_tensor& tensor) {
+  return tensor.device < 0 ? "in host memory" : fmt::format("on GPU {}", tensor.device);
 }
 
 }  // namespace
@@ -229,7 +234,7 @@ Result<TableRequest> PartsRequestOf(const Request& request, const hr_tensor* ten
   Result<ipc::Record> record =
       TensorRecordOf(unparted, tensor, range == nullptr ? &whole : range, asker);
   if (!record) return record.error();
-  if (tensor->device >= 0) {
+  if (tensor->device >= 0 && request.kind == Collective::kAllGather) {
     return Error(
         Code::kInvalidArgument,
         fmt::format("{} in parts of any size is not carried out on a GPU", Name(request.kind)));
@@ -251,10 +256,12 @@ Result<TableRequest> PartsRequestOf(const Request& request, const hr_tensor* who
   if (counts.empty()) counts = equal;
   Result<TableRequest> made = PartsRequestOf(request, whole, whole_range, counts, asker);
   if (!made) return made.error();
-  if (own->device >= 0 || own->dtype != whole->dtype) {
+  if (own->device != whole->device || own->dtype != whole->dtype) {
     return Error(Code::kInvalidArgument,
-                 fmt::format("input and output of {} are host memory of one element type",
-                             Name(request.kind)));
+                 fmt::format("input and output of {} are of one element type, and both in host "
+                             "memory or on one GPU: they are {} {} and {} {}",
+                             Name(request.kind), Name(whole->dtype), DescribePlace(*whole),
+                             Name(own->dtype), DescribePlace(*own)));
   }
   ipc::PartRow& row = made->parts[asker.rank];
   if (row.sent_count != part->count) {

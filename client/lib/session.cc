@@ -429,7 +429,27 @@ Result<std::uint64_t> Session::Post(Result<ArrayRequest> request) {
 
 Result<std::uint64_t> Session::Post(Result<TableRequest> request) {
   if (!request) return request.error();
-  return arrays_->PostTable(request->record, std::move(request->parts));
+  return arrays_->PostTable(request->record, std::move(request->parts), nullptr);
+}
+
+Result<TableRequest> Session::PartsRequest(const Request& request, const hr_tensor* whole,
+                                           const hr_range* whole_range, const hr_tensor* own,
+                                           const hr_range* own_range, const std::uint64_t* counts) {
+  for (const hr_tensor* tensor : {whole, own}) {
+    if (tensor == nullptr) continue;  // which is refused below
+    if (Status status = CheckOwned(tensors_, tensor, "tensor"); !status) return status.error();
+  }
+  const std::span<const std::uint64_t> given(counts, counts == nullptr ? 0 : world_size());
+  return PartsRequestOf(request, whole, whole_range, own, own_range, given, asker());
+}
+
+Result<std::uint64_t> Session::PostOnStream(Result<TableRequest> request, int device,
+                                            transport::CuStream stream) {
+  if (!request) return request.error();
+  const Result<GpuWords*> words = WordsFor(device, stream);
+  if (!words) return words.error();
+  StreamSignal signal(**words, stream);
+  return arrays_->PostTable(request->record, std::move(request->parts), &signal);
 }
 
 Result<std::uint64_t> Session::PostOnStream(const Request& request, const hr_tensor* tensor,

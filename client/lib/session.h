@@ -127,11 +127,18 @@ class Session final : public LossListener {
   // Ready once `stream` has come this far; on memory of a GPU.
   Result<std::uint64_t> PostOnStream(const Request& request, const hr_tensor* tensor,
                                      const hr_range* range, transport::CuStream stream);
+  // The same of memory of GPU `device`.
+  Result<std::uint64_t> PostOnStream(Result<TableRequest> request, int device,
+                                     transport::CuStream stream);
   // What follows in `stream` starts once the operation has ended.
   Status WaitOnStream(std::uint64_t operation, transport::CuStream stream);
   // Returns the failure of a request that has failed. See requests.h.
   Result<std::uint64_t> Post(Result<ArrayRequest> request);
   Result<std::uint64_t> Post(Result<TableRequest> request);
+  // The two tensors must be this session's; `counts` null: equal parts.
+  Result<TableRequest> PartsRequest(const Request& request, const hr_tensor* whole,
+                                    const hr_range* whole_range, const hr_tensor* own,
+                                    const hr_range* own_range, const std::uint64_t* counts);
   Result<std::uint64_t> PostBarrier();
 
   // Before anything is waited for in this one.

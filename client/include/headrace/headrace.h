@@ -500,7 +500,7 @@ HR_API hr_status hr_scatter(hr_session* session, const hr_tensor* input, const h
                             hr_operation* operation, hr_error* error);
 /* Like hr_all_gather and hr_reduce_scatter, with parts of different sizes: part r has counts[r]
  * elements, may be empty, and follows part r - 1 without a gap. `counts` must be the same on every
- * rank. Host memory only. */
+ * rank. hr_all_gather_parts takes host memory only. */
 HR_API hr_status hr_all_gather_parts(hr_session* session, hr_tensor* tensor, const hr_range* range,
                                      const uint64_t* counts, hr_operation* operation,
                                      hr_error* error);
@@ -509,13 +509,14 @@ HR_API hr_status hr_reduce_scatter_parts(hr_session* session, hr_tensor* tensor,
                                          hr_reduction reduction, hr_operation* operation,
                                          hr_error* error);
 /* Like hr_all_gather_parts and hr_reduce_scatter_parts, from one tensor to another, of the same
- * element type and both in host memory. `counts` NULL: equal parts. A rank's part has as many
+ * element type and both of this session. `counts` NULL: equal parts. A rank's part has as many
  * elements as the one range, and all parts together as many as the other.
  * hr_all_gather_into: the range of `input` is copied during the call to this rank's part of the
- * range of `output`, and may be used again.
+ * range of `output`, and may be used again. Host memory only.
  * hr_reduce_scatter_into: the range of `input`, all parts, is only read, and stays as it is; the
- * reduction of this rank's part replaces the range of `output`. The two may be in different
- * segments, and must not overlap. Other ranks may use hr_reduce_scatter_parts meanwhile. */
+ * reduction of this rank's part replaces the range of `output`. Both are in host memory or on one
+ * GPU. The two may be in different segments, and must not overlap. Other ranks may use
+ * hr_reduce_scatter_parts meanwhile, or, with equal parts, hr_reduce_scatter. */
 HR_API hr_status hr_all_gather_into(hr_session* session, const hr_tensor* input,
                                     const hr_range* range, hr_tensor* output,
                                     const hr_range* output_range, const uint64_t* counts,
@@ -602,6 +603,12 @@ HR_API hr_status hr_reduce_scatter_on_stream(hr_session* session, hr_tensor* ten
                                              const hr_range* range, hr_reduction reduction,
                                              void* stream, hr_operation* operation,
                                              hr_error* error);
+HR_API hr_status hr_reduce_scatter_into_on_stream(hr_session* session, const hr_tensor* input,
+                                                  const hr_range* range, hr_tensor* output,
+                                                  const hr_range* output_range,
+                                                  const uint64_t* counts, hr_reduction reduction,
+                                                  void* stream, hr_operation* operation,
+                                                  hr_error* error);
 HR_API hr_status hr_reduce_on_stream(hr_session* session, hr_tensor* tensor, const hr_range* range,
                                      hr_reduction reduction, uint32_t root, void* stream,
                                      hr_operation* operation, hr_error* error);

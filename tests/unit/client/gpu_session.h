@@ -95,8 +95,8 @@ class GpuSessionTest : public transport::DoubleTest {
         << error_.text;
     return segment;
   }
-  hr_tensor* Tensor(std::uint64_t count) {
-    const hr_tensor_spec spec{Segment(count * 4), 0, count, HR_FLOAT32, "t", 0};
+  hr_tensor* Tensor(std::uint64_t count, int device = 0) {
+    const hr_tensor_spec spec{Segment(count * 4, device), 0, count, HR_FLOAT32, "t", 0};
     hr_tensor* tensor = nullptr;
     EXPECT_EQ(hr_tensor_register(&handle_, &spec, &tensor, &error_), HR_OK) << error_.text;
     return tensor;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <bit>
+#include <cstring>
 #include <thread>
 #include <vector>
 
@@ -156,6 +157,81 @@ TEST_P(GpuStreamsTest, PostsEveryKindWithItsArguments) {
   ASSERT_EQ(hr_all_gather(&handle_, tensor, nullptr, &operation, &error_), HR_OK);
   EXPECT_EQ(service_->Serve().flags, 0);
   Synchronize();
+}
+
+TEST_P(GpuStreamsTest, PostsAReduceScatterToAnotherTensorWithItsPartsTable) {
+  hr_tensor* const input = Tensor(100);
+  hr_tensor* const output = Tensor(64);
+  const std::uint64_t counts[] = {60, 40};
+  const hr_range range{4, 40};
+  const auto post = [&] {
+    hr_operation operation = 0;
+    EXPECT_EQ(hr_reduce_scatter_into_on_stream(&handle_, input, nullptr, output, &range, counts,
+                                               HR_MAX, stream(), &operation, &error_),
+              HR_OK)
+        << error_.text;
+    return operation;
+  };
+  hr_operation operation = post();
+  Synchronize();
+  EXPECT_EQ(Ready(operation), operation);
+  const ipc::Record record = service_->Serve();
+  EXPECT_EQ(record.kind, static_cast<std::uint8_t>(Collective::kReduceScatter));
+  EXPECT_EQ(record.reduction, static_cast<std::uint8_t>(Reduction::kMax));
+  EXPECT_EQ(record.flags, ipc::kRecordAwaitsWord | ipc::kRecordHasParts | ipc::kRecordHasResult);
+  EXPECT_EQ(record.tensor, input->id);
+  EXPECT_EQ(record.root, output->segment->id);
+  EXPECT_EQ(record.count, 100U);
+  ipc::PartRow rows[2];
+  std::memcpy(rows, control_->segments.at(record.parts).data() + record.tag, sizeof rows);
+  EXPECT_EQ(rows[0].sent_count, 60U);
+  EXPECT_EQ(rows[1].sent_offset, 60U);
+  EXPECT_EQ(rows[1].sent_count, 40U);
+  EXPECT_EQ(rows[1].received_offset, 4U);
+  EXPECT_EQ(rows[1].received_count, 40U);
+  // A table is free again once its operation has ended, although only the stream waited for that.
+  operation = post();
+  const ipc::Record next = service_->Take();
+  EXPECT_EQ(next.parts, record.parts);
+  EXPECT_EQ(next.tag, record.tag);
+  hr_tensor* released = output;
+  EXPECT_EQ(hr_tensors_release(&handle_, &released, 1, &error_), HR_BUSY);
+  service_->End(operation);
+  EXPECT_EQ(hr_wait(&handle_, operation, -1, &error_), HR_OK);
+  Synchronize();
+}
+
+TEST_P(GpuStreamsTest, RefusesTensorsThatAReduceScatterCannotHaveTogether) {
+  hr_tensor* const input = Tensor(100);
+  const auto refuse = [&](hr_tensor* output, const char* words) {
+    hr_operation operation = 0;
+    EXPECT_EQ(hr_reduce_scatter_into_on_stream(&handle_, input, nullptr, output, nullptr, nullptr,
+                                               HR_SUM, stream(), &operation, &error_),
+              HR_INVALID_ARGUMENT);
+    EXPECT_TRUE(Says(words)) << error_.text;
+  };
+  refuse(Tensor(50, 1), "float32 on GPU 0 and float32 on GPU 1");
+  refuse(Tensor(49), "2 ranks are not together the 100 elements");
+  refuse(nullptr, "NULL");
+  const hr_tensor_spec halves{Segment(4096), 0, 50, HR_FLOAT16, "h", 0};
+  hr_tensor* half = nullptr;
+  ASSERT_EQ(hr_tensor_register(&handle_, &halves, &half, &error_), HR_OK);
+  refuse(half, "float32 on GPU 0 and float16 on GPU 0");
+  hr_segment* on_host = nullptr;
+  ASSERT_EQ(hr_segment_create(&handle_, 4096, &on_host, &error_), HR_OK);
+  const hr_tensor_spec host_spec{on_host, 0, 50, HR_FLOAT32, "c", 0};
+  hr_tensor* host = nullptr;
+  ASSERT_EQ(hr_tensor_register(&handle_, &host_spec, &host, &error_), HR_OK);
+  refuse(host, "float32 on GPU 0 and float32 in host memory");
+  hr_tensor* const part = Tensor(50);
+  hr_tensor of_another_session = *part;
+  refuse(&of_another_session, "not of this session");
+  hr_operation operation = 0;
+  EXPECT_EQ(
+      hr_all_gather_into(&handle_, part, nullptr, input, nullptr, nullptr, &operation, &error_),
+      HR_INVALID_ARGUMENT);
+  EXPECT_TRUE(Says("on a GPU")) << error_.text;
+  EXPECT_FALSE(service_->HasRecord());
 }
 
 TEST_P(GpuStreamsTest, LetsStreamsGoWhenTheSessionIsClosed) {
