@@ -9,7 +9,7 @@ set(headrace_part_address ipc_test http_test tls_test exchange_test)
 # Who sends nonsense, lies, or goes in the middle; the others take minutes and read nothing of strangers.
 set(headrace_part_address_exchange_test
     "ExchangeHostile*:Of/ExchangeLie*:Of/ExchangeMismatch*:ExchangeEnd.*:ExchangeEncoded*:ExchangeFactors*:ExchangeLossless*:ExchangeAfterAFailure*")
-set(headrace_part_address_fuzz record dispatch schema peer forming socket message sends)
+set(headrace_part_address_fuzz record dispatch schema peer forming socket message sends planner)
 set(headrace_part_thread
     ipc_test actor_test lane_test log_sink_test rpc_test dispatch_threads_test loop_test mapping_test
     watch_test)
@@ -22,6 +22,7 @@ set(headrace_part_inputs_forming 300)
 set(headrace_part_inputs_socket 1500)
 set(headrace_part_inputs_message 3000)
 set(headrace_part_inputs_sends 500)
+set(headrace_part_inputs_planner 1000)
 set(headrace_part_fresh_s 10)
 
 if(NOT HEADRACE_SANITIZE STREQUAL "")
