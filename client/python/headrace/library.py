@@ -287,6 +287,13 @@ _FUNCTIONS: dict[str, tuple] = {
         ctypes.c_int,
         (_HANDLE, _HANDLE, _RANGE, ctypes.c_int, _STREAM, *_POSTED),
     ),
+    "hr_reduce_scatter_into_on_stream": (
+        ctypes.c_int,
+        (
+            *(_HANDLE, _HANDLE, _RANGE, _HANDLE, _RANGE),
+            *(ctypes.POINTER(ctypes.c_uint64), ctypes.c_int, _STREAM, *_POSTED),
+        ),
+    ),
     "hr_all_gather_on_stream": (
         ctypes.c_int,
         (_HANDLE, _HANDLE, _RANGE, _STREAM, *_POSTED),

@@ -13,11 +13,13 @@ from headrace.arena import Range, Tensor
 _Rows = Sequence[tuple[int, int]]
 
 
-def is_registered(parts: Sequence[Any]) -> bool:
-    """Whether they are Tensors or Ranges; TypeError when only some are."""
+def is_registered(parts: Sequence[Any], stream: Any = None) -> bool:
+    """Whether they are Tensors or Ranges; TypeError when only some are, or with a ``stream`` none is."""
     registered = [isinstance(x, (Tensor, Range)) for x in parts]
     if any(registered) and not all(registered):
         raise TypeError("give registered tensors for all ranks, or for none")
+    if stream is not None and not any(registered):
+        raise TypeError("only a headrace.Tensor on a GPU is posted on a stream")
     return bool(registered) and registered[0]
 
 
@@ -69,14 +71,19 @@ def ranges_of(parts: Sequence[Any]) -> tuple[Any, Any]:
     return ranges[0].tensor.handle, (library.ElementRange * len(rows))(*rows)
 
 
-def parts_in_c(name: str, parts: Sequence[Any], own: Any, rank: int) -> tuple[str, tuple]:
+def parts_in_c(
+    name: str, parts: Sequence[Any], own: Any, rank: int, stream: Any = None
+) -> tuple[str, tuple]:
     """The C function that gathers or reduces registered parts, and what it is given of them.
 
-    ValueError unless the parts stand one behind the other. ``own`` is that of the rank, or elsewhere.
+    ValueError unless the parts stand one behind the other. ``own`` is that of the rank, or elsewhere, as it has
+    to be on a ``stream``.
     """
     ranges, own = [_range_of(x) for x in parts], _range_of(own)
     whole, counts = _one_range(ranges)
     if own == ranges[rank]:
+        if stream is not None:
+            raise ValueError("x is one of the inputs: give another one, or post it without a stream")
         return name + "_parts", (*whole, counts)
     elsewhere = (own.tensor.handle, library.ElementRange(own.offset, own.count))
     ends = (elsewhere, whole) if name == "hr_all_gather" else (whole, elsewhere)

@@ -331,14 +331,17 @@ class Session:
         return self._post_arrays("hr_all_gather", own, parts, (), (outputs, x), async_op)
 
     def reduce_scatter_parts(
-        self, x: Any, inputs: Sequence[Any], op: str = "sum", async_op: bool = False
+        self, x: Any, inputs: Sequence[Any], op: str = "sum", async_op: bool = False, stream: Any = None
     ) -> Operation:
-        """x becomes the reduction of ``inputs[this rank]`` over all ranks: the reverse of all_gather_parts."""
+        """x becomes the reduction of ``inputs[this rank]`` over all ranks: the reverse of all_gather_parts.
+
+        On a GPU ``inputs`` are Ranges and stay as they are. With ``stream``, x is none of them.
+        """
         self._expect_one_for_each(inputs)
         arguments = (dtypes.reduction_number(op),)
-        if messages.is_registered([x, *inputs]):
-            name, where = messages.parts_in_c("hr_reduce_scatter", inputs, x, self.rank)
-            return self._post_in_c(name, (*where, *arguments), (x, inputs), False, async_op)
+        if messages.is_registered([x, *inputs], stream):
+            name, where = messages.parts_in_c("hr_reduce_scatter", inputs, x, self.rank, stream)
+            return self._post_in_c(name, (*where, *arguments), (x, inputs), False, async_op, stream)
         own, parts = messages.arrays_of([x]), messages.arrays_of(inputs)
         return self._post_arrays("hr_reduce_scatter", parts, own, arguments, (x, inputs), async_op)
 
@@ -471,30 +474,27 @@ class Session:
         return self._post_arrays(name, sent, received, arguments, memory, async_op)
 
     def _post_arrays(
-        self,
-        name: str,
-        sent: tuple,
-        received: tuple,
-        arguments: tuple,
-        memory: tuple,
-        async_op: bool,
+        self, name: str, sent: tuple, received: tuple, arguments: tuple, memory: tuple, async_op: bool
     ) -> Operation:
         dtype = messages.dtype_of(sent[0], received[0])
         where = (dtype, messages.in_c(sent[1]), messages.in_c(received[1]))
         return self._post_in_c(name + "_arrays", (*where, *arguments), memory, True, async_op)
 
     def _post_in_c(
-        self, name: str, arguments: tuple, memory: tuple, copied: bool, async_op: bool
+        self, name: str, arguments: tuple, memory: tuple, copied: bool, async_op: bool, stream: Any = None
     ) -> Operation:
         number = ctypes.c_uint64()
         error = self.call.error
+        if stream is not None:
+            name += "_on_stream"
+            arguments += (stream_handle(stream),)
         function = getattr(library.load(), name)
         status = function(self.handle, *arguments, ctypes.byref(number), error)
         library.check(status, error)
         result, kept = memory
         operation = Operation(self, number.value, result, copied, kept)
         if not async_op:
-            operation.wait()
+            operation.wait() if stream is None else operation.wait_on(stream)
         return operation
 
     def __repr__(self) -> str:

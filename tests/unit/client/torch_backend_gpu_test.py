@@ -16,56 +16,15 @@ import headrace
 import headrace.torch
 import torch
 import torch.distributed as dist
-from doubled_gpu import DoubledGpu, DoubledGpuCase, as_torchs_gpu
-from headrace.arena import Arena, _Placed
+from doubled_gpu import DoubledGpu, DoubledGpuCase
+from headrace.arena import Arena
 from headrace.operation import Operation
-from headrace.region import Region
 from support.patience import SOON_S
 from torch.nn.parallel import DistributedDataParallel
+from torch_on_gpu import KINDS, Memory, a_gpu, at_address, group_of
 from torch_ranks import main, run_group, start_group
 
 WAIT_ON = Operation.wait_on  # as it is outside of as_torchs_gpu
-KINDS = ("allocated", "mapped", "not shareable")
-
-
-def group_of(group=None):
-    return group or dist.distributed_c10d._get_default_group()
-
-
-@contextlib.contextmanager
-def a_gpu(gpu):
-    """Within it tensors are this GPU's; after it nothing asks torch for streams."""
-    try:
-        with as_torchs_gpu(gpu):
-            yield
-            dist.barrier()
-    finally:
-        group_of().poster.gpus.clear()
-
-
-class Memory:
-    """Tensors in memory of the double, of one of KINDS."""
-
-    def __init__(self, gpu, kind):
-        self.gpu, self.kind = gpu, kind
-        self.base, self.used = 0, 0
-        if kind == "allocated":
-            self.base = gpu.allocate(1 << 20)
-        elif kind == "mapped":  # as torch's expandable segments are: by pieces, with leave to export
-            name = f"memory{dist.get_rank()}"
-            self.session = headrace.init(name, 0, 1, os.environ["HEADRACE_SOCKET"])
-            self.arena = self.session.arena(1 << 20, gpu.number)
-            self.base = self.arena.region.address
-
-    def tensor(self, values):
-        values = torch.as_tensor(values)
-        if self.kind == "not shareable":
-            return values.clone()
-        size = values.numel() * values.element_size()
-        region = Region(self.base + self.used, size, 0, self)
-        self.used += -(-size // 512) * 512
-        placed = torch.from_dlpack(_Placed(region, "uint8", (size,), 0))
-        return placed.view(values.dtype).view(values.shape).copy_(values)
 
 
 def collectives(rank, new):
@@ -167,20 +126,6 @@ def in_place_waits_for_nothing(rank):
             waits = poster.places._session.counters()["waits"] - before
         values = [tensor.tolist() for tensor in [*tensors, whole]]
     return waits, made.call_count, len(poster._staging._free), values
-
-
-def reduce_scatter_of_unequal_parts(rank):
-    """Which operations it is, of how many elements; how many arrays are staged; what comes of it."""
-    with a_gpu(gpu := DoubledGpu()):
-        memory = Memory(gpu, "allocated")
-        parts = [memory.tensor(torch.full((4 * r + 3,), rank + 10.0 * r)) for r in range(3)]
-        output = memory.tensor(torch.zeros(4 * rank + 3))
-        with unittest.mock.patch.object(headrace.Session, "_post", autospec=True,
-                                        side_effect=headrace.Session._post) as post:  # fmt: skip
-            dist.reduce_scatter(output, parts)
-        posted = [(call.args[1], call.args[2].count) for call in post.call_args_list]
-        staged = len(group_of().poster._staging._free)
-        return posted, staged, output.unique().tolist(), [part.unique().tolist() for part in parts]
 
 
 def another_allocation_at_its_address(rank):
@@ -292,12 +237,6 @@ def unlike_memory(rank):
         dist.barrier = lambda: None
         return str(error)
     return ""
-
-
-def at_address(address, count):
-    """A tensor of float32 in memory of the double."""
-    region = Region(address, 4 * count, 0, None)
-    return torch.from_dlpack(_Placed(region, "float32", (count,), 0))
 
 
 def of_one_segment(rank):
@@ -448,14 +387,6 @@ class OnAGpu(DoubledGpuCase):
         for waits, made, staged, values in run_group(self.service, 2, in_place_waits_for_nothing):
             self.assertEqual((waits, made, staged), (0, 1, 0))
             self.assertEqual(values, [[3.0] * 64] * 4 + [[3.0] * 128])
-
-    def test_each_unequal_part_of_a_reduce_scatter_goes_to_its_rank_only(self):
-        ranks = run_group(self.service, 3, reduce_scatter_of_unequal_parts)
-        for rank, (posted, staged, output, parts) in enumerate(ranks):
-            self.assertEqual(posted, [("hr_reduce", 4 * root + 3) for root in range(3)])
-            self.assertEqual(staged, 0)
-            self.assertEqual(output, [3.0 + 30.0 * rank])
-            self.assertEqual(parts, [[rank + 10.0 * root] for root in range(3)])
 
     def test_an_allocation_is_shared_anew_when_another_lies_at_its_address(self):
         for seen in run_group(self.service, 2, another_allocation_at_its_address):

@@ -118,6 +118,17 @@ class Places:
         first = next(part for _, part in pieces if part.numel())
         return self.find(first.as_strided((count,), (1,)))
 
+    def find_both(
+        self, pieces: Sequence[tuple[int, torch.Tensor]], count: int, other: torch.Tensor
+    ) -> tuple[Range | None, Range | None]:
+        """As find_whole() and find(), of what one operation uses together."""
+        # What begins in the same piece of a GPU's segment and reaches farther has it shared anew, and what was
+        # found there before is taken back.
+        if devices.device_of(other) is not None and self.find(other) is None:
+            return None, None
+        whole = self.find_whole(pieces, count)
+        return whole, None if whole is None else self.find(other)
+
     def find_messages(
         self,
         received: Sequence[tuple[int, torch.Tensor]],

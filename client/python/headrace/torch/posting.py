@@ -231,14 +231,18 @@ class Poster:
         in_place, elsewhere = reduce_scatter
         pieces = one_by_one(parts)
         count = sum(part.numel() for part in parts)
-        if devices.device_of(result) is None:
-            with self._lock:
-                whole, place = self.places.find_whole(pieces, count), self.places.find(result)
+        device = devices.device_of(result)
+        devices.refuse_capture(device)
+        with self._lock:
+            whole, place = self.places.find_both(pieces, count, result)
             if whole is not None and place is not None and not _overlap(pieces[0][1], count, result):
                 ranges = [
                     Range(whole.tensor, whole.offset + at, part.numel()) for at, part in pieces
                 ]
-                return [elsewhere(place, ranges, name, async_op=True)]
+                if device is None:
+                    return [elsewhere(place, ranges, name, async_op=True)]
+                used = [result, *parts]
+                return [self._posted(elsewhere, place, device, (ranges, name), used)]
         return self.post_pieces(in_place, count, pieces, [(pieces[rank][0], result)], name)
 
     def _on_gpu(
