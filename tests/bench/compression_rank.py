@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 import os
-import statistics
 import subprocess
 import time
 from pathlib import Path
@@ -46,28 +45,39 @@ def gradient(rank: int, count: int) -> numpy.ndarray:
     return numpy.random.default_rng(rank).standard_normal(count, dtype=numpy.float32)
 
 
-def planned(ctl: str, job: str) -> dict | None:
-    """How long the job's plan says that its blocks are under way, and how long they were in the iteration that is
-    shown; None while the plan is one for which nothing was known, or a block of that iteration has not ended.
+def asked(ctl: str, *words: str) -> dict:
+    """What headracectl has of the one job that is asked for."""
+    said = subprocess.run([ctl, *words, "--json"], capture_output=True, text=True, check=True).stdout
+    return json.loads(said)["jobs"][0]
+
+
+def last_plan(ctl: str, job: str) -> dict | None:
+    """How long the job's last plan says that its blocks are under way, and the first iteration under it; None where no
+    plan was made from measured times.
     """
-    said = subprocess.run([ctl, "plan", job, "--json"], capture_output=True, text=True, check=True).stdout
-    plan = json.loads(said)["jobs"][0]["plan"]
-    if plan["version"] < 2 or any(block["end_ns"] is None for block in plan["blocks"]):
+    plan = asked(ctl, "plan", job)["plan"]
+    if plan["version"] < 2:
         return None
+    ends = max(block["predicted_end_ns"] for block in plan["blocks"])
+    begins = min(block["predicted_begin_ns"] for block in plan["blocks"])
+    return {
+        "predicted_s": (ends - begins) / 1e9,
+        "from_iteration": plan["from_iteration"],
+        "blocks": len(plan["blocks"]),
+    }
 
-    def under_way(prefix: str) -> float:
-        ends = [block[f"{prefix}end_ns"] for block in plan["blocks"]]
-        return (max(ends) - min(block[f"{prefix}begin_ns"] for block in plan["blocks"])) / 1e9
 
-    return {"version": plan["version"], "predicted_s": under_way("predicted_"), "measured_s": under_way("")}
-
-
-def of_last_plan(looks: list[dict]) -> dict | None:
-    """Medians of what was seen of the last plan; None where no plan was made from measured times."""
-    if not looks:
-        return None
-    last = [look for look in looks if look["version"] == looks[-1]["version"]]
-    return {key: statistics.median(look[key] for look in last) for key in looks[-1]}
+def moved_blocks(ctl: str, job: str) -> list[dict]:
+    """When each of the job's newest blocks was ready on this node and when it had ended, in the machine's time."""
+    return [
+        {
+            "iteration": block["iteration"],
+            "ready_ns": block["first_post_unix_ns"] + block["ready_ns"],
+            "end_ns": block["first_post_unix_ns"] + block["ended_after_ns"],
+        }
+        for block in asked(ctl, "flight", job, "-n", "1000")["blocks"]
+        if block["iteration"] != 0 and block["ready_ns"] is not None
+    ]
 
 
 class Contender:
@@ -142,7 +152,6 @@ def main() -> None:
     contenders = {name: Contender(name, session, count) for name in arguments.contenders}
     ways.update(contenders)
     measured: dict = {codec: {"seconds": [], "cpu_s": 0.0} for codec in ways}
-    looks: dict[str, list[dict]] = {codec: [] for codec in ways}
     for turn in range(WARM_UP + arguments.rounds):
         for codec, way in ways.items():
             before = cpu_seconds(way.pid)
@@ -150,13 +159,12 @@ def main() -> None:
             if turn >= WARM_UP:
                 measured[codec]["seconds"].append(seconds)
                 measured[codec]["cpu_s"] += cpu_seconds(way.pid) - before
-            look = planned(arguments.ctl, way.job) if way.job and session.rank == 0 else None
-            if look:
-                looks[codec].append(look)
     for codec, way in ways.items():
         measured[codec]["hash"] = hashlib.sha256(way.values.tobytes()).hexdigest()[:16]
         measured[codec]["error"] = way.error()
-        measured[codec]["plan"] = of_last_plan(looks[codec])
+        if way.job:
+            measured[codec]["plan"] = last_plan(arguments.ctl, way.job)
+            measured[codec]["blocks"] = moved_blocks(arguments.ctl, way.job)
     arguments.result.write_text(json.dumps({"codecs": measured}))
     sessions = [way.session for way in ways.values() if way.job]
     for each in sessions:
