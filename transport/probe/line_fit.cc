@@ -89,7 +89,13 @@ CostLine LineOfLargest(std::span<const CostSample> samples) {
   }
   // One of the two was disturbed when their difference tells another story than the larger alone.
   rate = std::max({std::clamp(rate, 0.5 * whole, 1.5 * whole), kSecondsPerByteMin});
-  return {std::max(smallest.seconds - rate * smallest.bytes, 0.0), rate};
+  // What passes in a burst does so at another rate, which is that between the smallest.
+  double small_rate = rate;
+  if (samples.size() > 1) {
+    const double quick_s = samples[1].seconds - smallest.seconds;
+    small_rate = std::clamp(quick_s / (samples[1].bytes - smallest.bytes), 0.0, rate);
+  }
+  return {std::max(smallest.seconds - small_rate * smallest.bytes, 0.0), rate};
 }
 
 // Weighted least squares; where it leaves the quadrant, the best line on its border.

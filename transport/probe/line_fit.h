@@ -25,9 +25,10 @@ struct CostSample {
 inline constexpr double kSecondsPerByteMin = 1e-13;
 
 // The line of a measurement, whose samples have growing sizes: the rate is that between the two
-// largest, the startup what the smallest takes beside it. Small sizes must not make the rate: what
-// lets them pass quickly (a burst that a rate limit allows, an empty socket buffer) does not carry
-// a block.
+// largest, the startup what the smallest takes beside its bytes. Small sizes must not make the
+// rate: what lets them pass quickly (a burst that a rate limit allows, an empty socket buffer) does
+// not carry a block. Nor must that rate be theirs, or it would explain all of their time and leave
+// no startup.
 CostLine LineOfLargest(std::span<const CostSample> samples);
 
 // The line with the least squares from weighted sums, as a fit that goes on and on keeps them.

@@ -69,7 +69,17 @@ TEST(LineOfLargest, IsNotTakenInByABurstThatALimitAllows) {
   }
   const CostLine line = LineOfLargest(samples);
   EXPECT_NEAR(line.s_per_byte, 8e-9, 1e-11);
-  EXPECT_NEAR(line.startup_s, 1e-4 - 8e-9 * 4096, 1e-6);
+  EXPECT_NEAR(line.startup_s, 1e-4, 1e-9);
+}
+
+// At 50 Mbit/s 4 KiB would take six times as long as they do within the burst.
+TEST(LineOfLargest, HasAStartupHoweverSlowTheRateIsBehindABurst) {
+  std::vector<CostSample> samples;
+  for (const double bytes : {4096.0, 32768.0, 262144.0, 1048576.0}) {
+    const double in_burst = std::min(bytes, 65536.0);
+    samples.push_back({bytes, 1e-4 + 1e-9 * in_burst + 1.6e-7 * (bytes - in_burst)});
+  }
+  EXPECT_NEAR(LineOfLargest(samples).startup_s, 1e-4, 1e-9);
 }
 
 TEST(LineOfLargest, KeepsToTheLargestWhenTheTwoDisagree) {
