@@ -338,7 +338,8 @@ plan::PieceSizes SizesOf(const JobShape& shape, const CodecCost& cost) {
               served ? most_plain * cost.share : static_cast<double>(transport::kSentPieceSizeMin),
           .most_bytes = static_cast<double>(transport::ExchangeOptions().piece_size),
           .most_plain_bytes = most_plain,
-          .pieces_count = served ? 1.0 : static_cast<double>(transport::kPiecesPerOwner * owners)};
+          .pieces_count = served ? 1.0 : static_cast<double>(transport::kPiecesPerOwner * owners),
+          .placed_bytes = served ? most_plain : 0};
 }
 
 plan::Stage& StageBetweenNodes(plan::Route& route, const JobShape& shape) {

@@ -87,7 +87,8 @@ bool HasTransfers(const Stage& stage, const Workload& work) {
 }  // namespace
 
 // T = startup + max(W, C) + min(W, C) of one piece, where all bytes take W on the wire and C on the
-// processor.
+// processor. A piece that is there for a few bytes costs processors what others do, since it has as
+// many messages, and the wire no more than its bytes.
 PiecewiseCost EncodedLine(const CostPiece& plain, const CodecCost& cost, const PieceSizes& sizes) {
   const double wire = plain.s_per_byte * cost.share;
   const double coding = cost.encode_s_per_byte + cost.decode_s_per_byte;
@@ -97,18 +98,19 @@ PiecewiseCost EncodedLine(const CostPiece& plain, const CodecCost& cost, const P
   const double most =
       std::max(least, std::min(sizes.most_bytes / cost.share, sizes.most_plain_bytes));
   const auto at = [](double bytes) { return static_cast<std::uint64_t>(std::ceil(bytes)); };
+  const double startup_s = plain.startup_s + (coding > wire ? coding * sizes.placed_bytes : 0);
   PiecewiseCost line;
   // One piece: nothing overlaps. Then pieces of the least size, as many as are wanted, and pieces
   // of the most.
-  line.pieces.push_back({0, plain.startup_s, slower + quicker});
-  line.pieces.push_back({at(least), plain.startup_s + quicker * least, slower});
+  line.pieces.push_back({0, startup_s, slower + quicker});
+  line.pieces.push_back({at(least), startup_s + quicker * least, slower});
   const double grown = least * sizes.pieces_count;
   const double full = most * sizes.pieces_count;
   if (at(full) > at(grown) && at(grown) > at(least)) {
-    line.pieces.push_back({at(grown), plain.startup_s, slower + quicker / sizes.pieces_count});
+    line.pieces.push_back({at(grown), startup_s, slower + quicker / sizes.pieces_count});
   }
   if (at(full) > at(grown)) {
-    line.pieces.push_back({at(full), plain.startup_s + quicker * most, slower});
+    line.pieces.push_back({at(full), startup_s + quicker * most, slower});
   }
   return line;
 }

@@ -28,6 +28,10 @@ struct PieceSizes {
   double most_bytes = 96 << 10;
   double most_plain_bytes = 1 << 20;
   double pieces_count = 4;
+  // Where pieces have their places, whatever transfers they are of, the ends of a transfer lie
+  // inside of some: it has one more than its bytes fill, and this is what one holds. 0: they begin
+  // where the transfer does.
+  double placed_bytes = 0;
 };
 
 // What a transfer costs in that codec where it costs `plain` as it is, in its own bytes.

@@ -206,6 +206,23 @@ TEST(AddCodecs, HasTheWorkOfTheSlowestNodeOrWhereServersSumOfTheOneThatWaitedLea
   EXPECT_DOUBLE_EQ(served.share, (1536.0 + 104 + 32) / 65536);
 }
 
+// 64 KiB of what processors are slower at than the wire.
+TEST(AddCodecs, OverServersATransferHasAPieceMoreThanItsBytesFill) {
+  const std::vector<NodeSeen> seen = {Codecs({TopK(1e-9, 1e-9)})};
+  for (const std::uint32_t servers : {0U, 1U}) {
+    const JobShape shape = Nodes(2, servers);
+    plan::Route route = RouteOf(shape, seen, kBlockBytes);
+    AddCodecs(route, shape, seen, std::vector<Codec>{Codec::kTopK});
+    const plan::PiecewiseCost& line = route.stages[0].coded.at(0).lines.at(0);
+    const double startup_s = route.stages[0].rails[0].line.pieces.back().startup_s;
+    const double more_s = servers > 0 ? 65536 * 2e-9 : 0;
+    EXPECT_NEAR(line.pieces.front().startup_s, startup_s + more_s, 1e-12) << servers;
+    const double whole_s = line.Seconds(16 << 20);
+    const double halves_s = 2 * line.Seconds(8 << 20);
+    EXPECT_GE(halves_s - whole_s, startup_s + more_s) << servers;
+  }
+}
+
 TEST(AddRuns, SaysWhereGradientsLieForServers) {
   service::Layout layout;
   layout.tensors = {{.name = "a", .offset = 0, .count = 100},
