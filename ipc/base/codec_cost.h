@@ -17,6 +17,9 @@ struct CodecCost {
   double share = 1;
   double encode_s_per_byte = 0;
   double decode_s_per_byte = 0;
+  // As long as transfers took that the wire does not explain, waits for other nodes included; or
+  // what this node's processor does by itself.
+  bool of_transfers = false;
 
   friend bool operator==(const CodecCost&, const CodecCost&) = default;
 };

@@ -55,6 +55,7 @@ struct CodecCost {
   share @2 :Float64;        # of float32's bytes that cross
   encodeSPerByte @3 :Float64;  # processor time, for each of float32's bytes
   decodeSPerByte @4 :Float64;
+  ofTransfers @5 :Bool;     # as long as transfers took, waits for other nodes included
 }
 
 struct AgreedNode {

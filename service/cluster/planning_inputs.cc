@@ -296,12 +296,16 @@ double TimesTheWork(const Codec& codec, const Codec& measured) {
                   static_cast<double>(codec.parameter) / static_cast<double>(measured.parameter));
 }
 
-// What a codec costs the node that comes last to a transfer, for whom it takes longest or, where
-// servers sum, as long as for all: there others also waited. Kind none where a node has reported
-// nothing.
+// What a codec costs the node that comes last to a transfer: the one whose processor takes longest,
+// or, where servers sum or costs are of transfers, for whom it takes least, since others also
+// waited. Kind none where a node has reported nothing.
 CodecCost CostOf(const JobShape& shape, std::span<const NodeSeen> seen, const Codec& codec) {
   const bool served = shape.servers_count > 0 && codec.kind != Codec::kPowerSgd;
   CodecCost of_all{.codec = codec, .share = 0};
+  const bool waited = served || std::ranges::all_of(seen, [&codec](const NodeSeen& node) {
+                        const CodecCost* const cost = FindCost(node, codec);
+                        return cost != nullptr && cost->of_transfers;
+                      });
   double quickest_s = std::numeric_limits<double>::infinity();
   for (const NodeSeen& node : seen) {
     const CodecCost* const cost = FindCost(node, codec);
@@ -310,7 +314,7 @@ CodecCost CostOf(const JobShape& shape, std::span<const NodeSeen> seen, const Co
     const double times = TimesTheWork(codec, cost->codec);
     const double encode_s = times * cost->encode_s_per_byte;
     const double decode_s = times * cost->decode_s_per_byte;
-    if (!served) {
+    if (!waited) {
       of_all.encode_s_per_byte = std::max(of_all.encode_s_per_byte, encode_s);
       of_all.decode_s_per_byte = std::max(of_all.decode_s_per_byte, decode_s);
     } else if (encode_s + decode_s < quickest_s) {

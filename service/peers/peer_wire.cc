@@ -86,6 +86,7 @@ void Describe(auto& wire, Is<CodecCost> auto& cost) {
   wire.Number(cost.share, HR_FIELD(Share));
   wire.Number(cost.encode_s_per_byte, HR_FIELD(EncodeSPerByte));
   wire.Number(cost.decode_s_per_byte, HR_FIELD(DecodeSPerByte));
+  wire.Number(cost.of_transfers, HR_FIELD(OfTransfers));
   wire.Check([&cost] {
     return IsCodecCost(cost)
                ? ""

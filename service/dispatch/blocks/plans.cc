@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "ipc/base/check.h"
 #include "ipc/sealed_memory.h"
@@ -311,11 +312,13 @@ void Plans::EndIteration(Job& job, std::uint64_t iteration) {
     NodeTimes times = job.measured.times->Median(count);
     job.measured.times->Record(times);
     const bool rails_changed = job.measured.rails_changed_in != 0;
+    std::vector<transport::CostLine> costs = Lanes::CostsOf(job);
+    std::vector<CodecCost> codecs = lanes_.CodecCostsOf(job, costs);
     // Peers that is that far behind has the last ones.
     const bool sent = peers_.TrySend(TimesSeen{.job = job.id(),
                                                .times = std::move(times),
-                                               .costs = lanes_.CostsOf(job),
-                                               .codecs = lanes_.CodecCostsOf(job),
+                                               .costs = std::move(costs),
+                                               .codecs = std::move(codecs),
                                                .rails_changed = rails_changed});
     if (sent && rails_changed) job.measured.rails_changed_in = 0;
   }

@@ -141,8 +141,12 @@ void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& par
   const JobNodes& nodes = *job.nodes();
   std::optional<double> before_s;
   if (!samples.is_of_prior()) {
-    const auto known = job.measured.codec_samples.ServedSecondsPerByte(codec, operation.iteration);
-    if (known) before_s = block_bytes * *known;
+    std::array<transport::CostLine, ipc::kLaneRowsMax> believed;
+    for (std::size_t place = 1; place < job.measured.samples.size(); ++place) {
+      believed[place] = job.measured.samples[place].Believed(nodes.costs[place - 1]);
+    }
+    before_s = job.measured.codec_samples.ProcessorSecondsOf(codec, block_bytes, believed,
+                                                             operation.iteration);
   }
   const EncodedSample sample =
       EncodedSampleOf({.codec = codec,
@@ -154,7 +158,8 @@ void Lanes::AddSample(Job& job, const Operation& operation, const BlockPart& par
                        .servers_count = nodes.servers_count,
                        .before_s = before_s},
                       samples.Believed(nodes.costs[part.queued.lane - first_rail_]));
-  job.measured.codec_samples.Add(codec, block_bytes, sample.use, operation.iteration);
+  job.measured.codec_samples.Add(codec, block_bytes, sample, SampleOf(part.queued.lane),
+                                 operation.iteration);
   if (sample.is_of_wire) return samples.Add(plan, sample.wire_bytes, sample.wire_s);
   samples.AddBound(sample.wire_bytes, sample.wire_s);
 }
@@ -168,11 +173,13 @@ void Lanes::SetCodecCosts(std::vector<CodecCost> measured, std::span<const Codec
   codec_costs_ = std::move(measured);
 }
 
-std::vector<CodecCost> Lanes::CodecCostsOf(const Job& job) const {
+std::vector<CodecCost> Lanes::CodecCostsOf(const Job& job,
+                                           std::span<const transport::CostLine> lines) const {
   if (job.nodes() == nullptr) return {};
   const std::uint64_t iteration = job.gradients ? job.gradients->head_iteration() : 0;
   return job.measured.codec_samples.Costs(job.EncodesOnGpus() ? gpu_codec_costs_ : codec_costs_,
-                                          DataNodesOf(job), job.nodes()->servers_count, iteration);
+                                          DataNodesOf(job), job.nodes()->servers_count, lines,
+                                          iteration);
 }
 
 void Lanes::Learn(LaneState& lane, double bytes, double times,
@@ -217,6 +224,7 @@ void Lanes::OnMoved(Job& job, std::uint8_t lane) {
 }
 
 void Lanes::ForgetRails(Job& job) {
+  job.measured.codec_samples.OnWiresChanged(CostsOf(job));
   for (std::size_t place = 1; place < job.measured.samples.size(); ++place)
     job.measured.samples[place].Clear();
 }
@@ -323,7 +331,7 @@ TimeNs Lanes::NextFlush() const {
   return next;
 }
 
-std::vector<transport::CostLine> Lanes::CostsOf(const Job& job) const {
+std::vector<transport::CostLine> Lanes::CostsOf(const Job& job) {
   std::vector<transport::CostLine> costs;
   for (std::size_t place = 0; place < job.measured.samples.size(); ++place) {
     const bool agreed = place > 0 && job.nodes() != nullptr;

@@ -84,11 +84,13 @@ class Lanes {
   void SetCosts(const std::vector<transport::CostLine>& costs);
   // What the job's blocks cost: on the lane inside the node that it uses, and on each rail, in
   // bytes that one node sends. A rate of 0 where nothing is known.
-  std::vector<transport::CostLine> CostsOf(const Job& job) const;
+  static std::vector<transport::CostLine> CostsOf(const Job& job);
   // What codecs cost this machine, and from then on what they cost each job's transfers. Of `gpus`:
   // for gradients of GPUs, instead.
   void SetCodecCosts(std::vector<CodecCost> measured, std::span<const CodecCost> of_gpus);
-  std::vector<CodecCost> CodecCostsOf(const Job& job) const;
+  // Beside wires of those lines, which are CostsOf.
+  std::vector<CodecCost> CodecCostsOf(const Job& job,
+                                      std::span<const transport::CostLine> lines) const;
   // For how long something has flowed on a lane that measures it.
   void OnFlow(std::uint8_t lane, TimeNs flowed_ns);
   // What the lane itself knows of its wires.

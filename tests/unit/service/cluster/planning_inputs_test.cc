@@ -206,6 +206,16 @@ TEST(AddCodecs, HasTheWorkOfTheSlowestNodeOrWhereServersSumOfTheOneThatWaitedLea
   EXPECT_DOUBLE_EQ(served.share, (1536.0 + 104 + 32) / 65536);
 }
 
+TEST(AddCodecs, CostsOfTransfersAreThoseOfTheNodeThatWaitedLeast) {
+  std::vector<NodeSeen> seen = {Codecs({TopK(3e-10, 2e-9)}), Codecs({TopK(4e-10, 1e-9)})};
+  seen[0].codecs[0].of_transfers = true;
+  EXPECT_EQ(CostMadeOf(Nodes(2), seen).decode_s_per_byte, 2e-9) << "one has only its own work";
+  seen[1].codecs[0].of_transfers = true;
+  const CodecCost cost = CostMadeOf(Nodes(2), seen);
+  EXPECT_EQ(cost.encode_s_per_byte, 4e-10);
+  EXPECT_EQ(cost.decode_s_per_byte, 1e-9);
+}
+
 // 64 KiB of what processors are slower at than the wire.
 TEST(AddCodecs, OverServersATransferHasAPieceMoreThanItsBytesFill) {
   const std::vector<NodeSeen> seen = {Codecs({TopK(1e-9, 1e-9)})};

@@ -19,17 +19,28 @@ constexpr double kBytes = 8 << 20;
 constexpr CodecCost kMeasured{
     .codec = Codec::kInt8, .share = 0.25, .encode_s_per_byte = 1e-9, .decode_s_per_byte = 5e-10};
 
-// A transfer of which each byte was encoded and decoded in so long.
-transport::CodecUse UseOf(double s_per_byte) {
+constexpr transport::CostLine kLine{.startup_s = 1e-4, .s_per_byte = 8e-9};
+
+// A transfer of which each byte was encoded and decoded in so long, and of which nothing else is
+// known.
+EncodedSample UseOf(double s_per_byte) {
   const auto ns = static_cast<TimeNs>(s_per_byte * kBytes * kSecond / 2);
-  return {.encode_ns = ns,
-          .decode_ns = ns,
-          .plain_bytes = static_cast<std::uint64_t>(kBytes),
-          .sent_bytes = static_cast<std::uint64_t>(kBytes / 4)};
+  return {.use = {.encode_ns = ns,
+                  .decode_ns = ns,
+                  .plain_bytes = static_cast<std::uint64_t>(kBytes),
+                  .sent_bytes = static_cast<std::uint64_t>(kBytes / 4)}};
+}
+// As before, and in so long from its start to its end.
+EncodedSample TookOf(double s_per_byte, double seconds) {
+  EncodedSample sample = UseOf(s_per_byte);
+  sample.wire_bytes = kBytes / 4;
+  sample.seconds = seconds;
+  sample.pieces = 16;
+  return sample;
 }
 
 CodecCost CostAt(const CodecSamples& samples, std::uint64_t iteration) {
-  const std::vector<CodecCost> costs = samples.Costs({&kMeasured, 1}, 2, 0, iteration);
+  const std::vector<CodecCost> costs = samples.Costs({&kMeasured, 1}, 2, 0, {&kLine, 1}, iteration);
   EXPECT_EQ(costs.size(), 1U);
   return costs.empty() ? CodecCost() : costs.front();
 }
@@ -37,45 +48,92 @@ CodecCost CostAt(const CodecSamples& samples, std::uint64_t iteration) {
 TEST(CodecSamples, ComeBeforeWhatWasMeasuredAtFirst) {
   CodecSamples samples;
   EXPECT_EQ(CostAt(samples, 1).encode_s_per_byte, kMeasured.encode_s_per_byte);
-  samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), 1);
+  samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), 0, 1);
   EXPECT_NEAR(CostAt(samples, 2).encode_s_per_byte, 2e-9, 1e-11);
 }
 
 // What was measured at first is of this node alone; transfers take as long as servers make them.
 TEST(CodecSamples, HaveTheWorkOfServersOnce) {
   CodecSamples samples;
-  const auto cost = [&] { return samples.Costs({&kMeasured, 1}, 4, 1, 1).at(0); };
+  const auto cost = [&] { return samples.Costs({&kMeasured, 1}, 4, 1, {&kLine, 1}, 1).at(0); };
   EXPECT_EQ(cost(), transport::WithServers(kMeasured, 4, 1));
   EXPECT_GT(cost().decode_s_per_byte, 2e-9) << "of four nodes";
-  samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), 1);
+  samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), 0, 1);
   EXPECT_NEAR(cost().decode_s_per_byte, 2e-9, 1e-11);
-  // Two of five transfers were slow, and count as they do for a wire's line.
-  for (int i = 0; i < 2; ++i) samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), 1);
-  for (int i = 0; i < 2; ++i) samples.Add(Codec::kInt8, kBytes, UseOf(5e-9), 1);
-  EXPECT_NEAR(cost().decode_s_per_byte, 2.5e-9, 1e-11);
+}
+
+// What a plan is made from with the same line comes to the median of what they took.
+TEST(CodecSamples, AreAsLongAsTransfersTookWithTheLineThatAPlanGoesBy) {
+  for (const double seconds : {20e-3, 40e-3}) {
+    CodecSamples samples;
+    for (const double times : {0.8, 1.3, 1.0, 0.9, 1.6}) {
+      samples.Add(Codec::kInt8, kBytes, TookOf(1e-10, times * seconds), 0, 1);
+    }
+    for (const double s_per_byte : {1e-10, 4e-9, 8e-9}) {
+      const transport::CostLine line{1e-4, s_per_byte};
+      const CodecCost cost = samples.Costs({}, 2, 0, {&line, 1}, 1).at(0);
+      EXPECT_TRUE(cost.of_transfers);
+      EXPECT_NEAR(cost.encode_s_per_byte, 5e-11, 1e-15);
+      const double wire_s = s_per_byte * kBytes / 4;
+      const double coding_s = kBytes * (cost.encode_s_per_byte + cost.decode_s_per_byte);
+      EXPECT_NEAR(1e-4 + std::max(wire_s, coding_s) + std::min(wire_s, coding_s) / 16, seconds,
+                  1e-6)
+          << s_per_byte;
+    }
+    // Where the wire explains all, processors took what this node's did.
+    const transport::CostLine slow{1e-4, 1e-7};
+    const CodecCost cost = samples.Costs({}, 2, 0, {&slow, 1}, 1).at(0);
+    EXPECT_NEAR(cost.encode_s_per_byte + cost.decode_s_per_byte, 1e-10, 1e-14);
+  }
+}
+
+// 64 KiB more than the bytes of each, as plans have it.
+TEST(CodecSamples, HaveAPieceMoreWherePiecesHaveTheirPlaces) {
+  CodecSamples samples;
+  for (const double bytes : {4 << 20, 32 << 20}) {
+    EncodedSample sample = UseOf(1e-11);
+    sample.seconds = kLine.startup_s + 3e-9 * (bytes + 65536);
+    sample.placed_bytes = 65536;
+    samples.Add(Codec::kInt8, bytes, sample, 0, 1);
+    const CodecCost cost = samples.Costs({}, 2, 1, {&kLine, 1}, 1).at(0);
+    EXPECT_NEAR(cost.encode_s_per_byte + cost.decode_s_per_byte, 3e-9, 1e-13) << bytes;
+  }
+}
+
+// Which nothing is known of yet.
+TEST(CodecSamples, KeepWhatProcessorsTookBesideAnotherWire) {
+  CodecSamples samples;
+  samples.Add(Codec::kInt8, kBytes, TookOf(1e-10, 40e-3), 0, 1);
+  const CodecCost before = CostAt(samples, 1);
+  EXPECT_GT(before.decode_s_per_byte, 4e-9);
+  samples.OnWiresChanged({&kLine, 1});
+  const transport::CostLine slow{1e-4, 1e-7};
+  const CodecCost after = samples.Costs({}, 2, 0, {&slow, 1}, 1).at(0);
+  EXPECT_NEAR(after.decode_s_per_byte, before.decode_s_per_byte, 1e-13);
 }
 
 TEST(CodecSamples, SayNothingLongAfterTheLast) {
   CodecSamples samples;
-  samples.Add(Codec::kInt8, kBytes, UseOf(1e-7), 10);
+  samples.Add(Codec::kInt8, kBytes, UseOf(1e-7), 0, 10);
   const std::uint64_t last = 10 + CodecSamples::kIterationsKept;
   EXPECT_NEAR(CostAt(samples, last).encode_s_per_byte, 5e-8, 1e-10);
   EXPECT_EQ(CostAt(samples, last + 1).encode_s_per_byte, kMeasured.encode_s_per_byte);
   // Nor do they weigh on those that come then.
-  samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), last + 1);
+  samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), 0, last + 1);
   EXPECT_NEAR(CostAt(samples, last + 2).encode_s_per_byte, 2e-9, 1e-11);
 }
 
-TEST(CodecSamples, SayWhatProcessorsTookOverServersAsPlansHaveIt) {
+TEST(CodecSamples, SayHowLongProcessorsTakeForATransfer) {
   CodecSamples samples;
-  EXPECT_EQ(samples.ServedSecondsPerByte(Codec::kInt8, 1), std::nullopt);
-  samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), 1);
-  samples.Add(Codec::kInt8, kBytes, UseOf(8e-9), 1);
-  const CodecCost cost = samples.Costs({}, 2, 1, 1).at(0);
-  EXPECT_NEAR(samples.ServedSecondsPerByte(Codec::kInt8, 1).value_or(0),
-              cost.encode_s_per_byte + cost.decode_s_per_byte, 1e-15);
-  EXPECT_EQ(samples.ServedSecondsPerByte(Codec::kInt8, 2 + CodecSamples::kIterationsKept),
-            std::nullopt);
+  const auto seconds = [&samples](std::uint64_t iteration) {
+    return samples.ProcessorSecondsOf(Codec::kInt8, kBytes / 2, {&kLine, 1}, iteration);
+  };
+  EXPECT_EQ(seconds(1), std::nullopt);
+  samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), 0, 1);
+  EXPECT_NEAR(seconds(1).value_or(0), 4e-9 * kBytes / 2, 1e-8);
+  for (int i = 0; i < 2; ++i) samples.Add(Codec::kInt8, kBytes, TookOf(4e-9, 60e-3), 0, 1);
+  EXPECT_NEAR(seconds(1).value_or(0), 0.5 * (60e-3 - 1e-4 - kBytes / 64 * kLine.s_per_byte), 1e-8);
+  EXPECT_EQ(seconds(2 + CodecSamples::kIterationsKept), std::nullopt);
 }
 
 // A job's codec may be set anew for as long as it runs.
@@ -84,15 +142,16 @@ TEST(CodecSamples, OneThatSaysNothingAnyMoreMakesRoomForTheNext) {
   const auto top = [](std::size_t keeps) {
     return Codec(Codec::kTopK, static_cast<std::uint8_t>(keeps));
   };
-  for (std::size_t i = 0; i < kCodecCostsMax; ++i) samples.Add(top(i + 1), kBytes, UseOf(4e-9), 1);
+  for (std::size_t i = 0; i < kCodecCostsMax; ++i)
+    samples.Add(top(i + 1), kBytes, UseOf(4e-9), 0, 1);
   const auto has_int8 = [&samples](std::uint64_t iteration) {
-    const std::vector<CodecCost> costs = samples.Costs({}, 2, 0, iteration);
+    const std::vector<CodecCost> costs = samples.Costs({}, 2, 0, {&kLine, 1}, iteration);
     return std::ranges::find(costs, Codec(Codec::kInt8), &CodecCost::codec) != costs.end();
   };
-  samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), 2);
+  samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), 0, 2);
   EXPECT_FALSE(has_int8(2)) << "all others count";
   const std::uint64_t later = 2 + CodecSamples::kIterationsKept;
-  samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), later);
+  samples.Add(Codec::kInt8, kBytes, UseOf(4e-9), 0, later);
   EXPECT_TRUE(has_int8(later));
 }
 
@@ -100,14 +159,14 @@ TEST(CodecSamples, OneThatSaysNothingAnyMoreMakesRoomForTheNext) {
 TEST(CodecSamples, FewSlowTransfersWeighNothing) {
   CodecSamples samples;
   for (std::uint64_t iteration = 1; iteration <= 5; ++iteration) {
-    samples.Add(Codec::kInt8, kBytes, UseOf(iteration % 4 == 1 ? 2e-7 : 4e-9), iteration);
+    samples.Add(Codec::kInt8, kBytes, UseOf(iteration % 4 == 1 ? 2e-7 : 4e-9), 0, iteration);
   }
   EXPECT_NEAR(CostAt(samples, 6).encode_s_per_byte, 2e-9, 1e-11);
   EXPECT_NEAR(CostAt(samples, 6).decode_s_per_byte, 2e-9, 1e-11);
   // As many bytes in one that is large as in all others.
-  transport::CodecUse large = UseOf(4e-8);
-  large.encode_ns *= 8;
-  samples.Add(Codec::kInt8, 8 * kBytes, large, 6);
+  EncodedSample large = UseOf(4e-8);
+  large.use.encode_ns *= 8;
+  samples.Add(Codec::kInt8, 8 * kBytes, large, 0, 6);
   EXPECT_NEAR(CostAt(samples, 7).encode_s_per_byte, 2e-8, 1e-10);
 }
 
@@ -116,7 +175,7 @@ TEST(CodecSamples, FollowALoadThatStays) {
   std::uint64_t iteration = 0;
   const auto add = [&](std::size_t count, double s_per_byte) {
     for (std::size_t i = 0; i < count; ++i) {
-      samples.Add(Codec::kInt8, kBytes, UseOf(s_per_byte), ++iteration);
+      samples.Add(Codec::kInt8, kBytes, UseOf(s_per_byte), 0, ++iteration);
     }
     return CostAt(samples, iteration).encode_s_per_byte;
   };
@@ -154,7 +213,7 @@ TEST(CodecSamples, LetPlansEncodeAgainAfterALoadPeak) {
   EXPECT_TRUE(Encodes(samples, 1));
   // Others have loaded the processors: the plan stops, and no transfer tells that they are idle
   // now.
-  samples.Add(Codec::kInt8, kBytes, UseOf(1e-7), 2);
+  samples.Add(Codec::kInt8, kBytes, UseOf(1e-7), 0, 2);
   EXPECT_FALSE(Encodes(samples, 3));
   EXPECT_TRUE(Encodes(samples, 3 + CodecSamples::kIterationsKept));
 }
