@@ -68,7 +68,7 @@ bool ActorSet::TryRunFirst() {
 }
 
 void ActorSet::Sleep(std::unique_lock<std::mutex>& lock, const std::stop_token& stop) {
-  // A stop is asked for after the sleep is announced: one that comes later wakes the sleeper.
+  // A stop that comes later interrupts the sleeper, even while another thread works for this one.
   if (PrepareToSleep(sleeps_until_ns_) && !stop.stop_requested()) {
     const TimeNs until = sleeps_until_ns_;
     lock.unlock();

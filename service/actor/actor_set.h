@@ -41,7 +41,7 @@ class ActorSet {
   // A turn of each actor. Returns whether any did something.
   bool Work();
   // Sleeps until woken or due, unless work has come or a stop is requested; whoever requests one
-  // wakes the sleeper after it. Holds the lock again at the end.
+  // interrupts the sleeper after it. Holds the lock again at the end.
   void Sleep(std::unique_lock<std::mutex>& lock, const std::stop_token& stop);
 
  private:

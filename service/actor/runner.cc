@@ -24,7 +24,7 @@ Runner::Runner(const std::string& name, ActorSet& actors, Sleeper& sleeper, Time
 
 Runner::~Runner() {
   thread_.request_stop();
-  sleeper_.Wake();
+  sleeper_.Interrupt();
 }
 
 void Runner::Loop(const std::stop_token& stop) {

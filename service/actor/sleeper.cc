@@ -31,6 +31,10 @@ Result<std::unique_ptr<Sleeper>> Sleeper::Create() {
 void Sleeper::Wake() {
   // seq_cst: pairs with Announce; the sender has published its message before.
   if (!sleeping_.load() || !sleeping_.exchange(false)) return;
+  Interrupt();
+}
+
+void Sleeper::Interrupt() {
   const std::uint64_t one = 1;
   // A full counter fails with EAGAIN, and then the edge that wakes is already there.
   [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof one);

@@ -1,8 +1,8 @@
 // Where a thread of actors sleeps: an epoll set with its own eventfd and the clients' doorbells.
 //
 // Wake() may be called from any thread and costs a system call only while the thread sleeps.
-// Everything else belongs to the sleeping thread, but for Announce and Retract: those belong to
-// whoever holds the lock of its actors (actor_set.h).
+// Everything else belongs to whoever holds the lock of the thread's actors (actor_set.h), but for
+// Sleep, which is the thread's own.
 #pragma once
 
 #include <atomic>
@@ -28,6 +28,9 @@ class Sleeper final : public Wakeable, public Doorbells {
   static Result<std::unique_ptr<Sleeper>> Create();
 
   void Wake() override;
+  // The same for what no actor is told: it also counts while another thread works for this one, and
+  // is remembered until the next Sleep. Any thread.
+  void Interrupt();
   // Edge-triggered, so a doorbell is never read and a client cannot block the service with it.
   Status Watch(int fd) override;
   void Unwatch(int fd) override;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <future>
 #include <latch>
 #include <memory>
 #include <mutex>
@@ -203,6 +204,21 @@ TEST_F(ActorSets, RunOneOfTwoReceiversAndWakeTheOther) {
   ASSERT_TRUE(first_.actor.WaitFor(1));
   ASSERT_TRUE(second_.actor.WaitFor(1));
   EXPECT_NE(second_.actor.last_thread(), here_);
+}
+
+TEST_F(ActorSets, StopAlthoughASenderRunsThem) {
+  StartAll();
+  ASSERT_TRUE(first_.actor.inbox().Send(0));
+  ASSERT_TRUE(first_.actor.WaitFor(1));
+  {
+    // What a sender's thread does first: while it works for the one that sleeps, nobody wakes that.
+    const std::unique_lock lock = first_.set.Lock();
+    first_.sleeper->Retract();
+  }
+  std::future<void> stopped = std::async(std::launch::async, [this] { first_.runner.reset(); });
+  EXPECT_EQ(stopped.wait_for(kBroken), std::future_status::ready);
+  first_.sleeper->Announce();
+  first_.sleeper->Wake();
 }
 
 TEST_F(ActorSets, DoNotWaitForAReceiverThatWorks) {
