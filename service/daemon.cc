@@ -415,6 +415,8 @@ int Daemon::Run(Supervisor supervisor) {
   }
   const int exit_code = parts_->rpc->Run(std::move(supervisor));
   parts_->LogRefusedReleases();
+  // In reverse: who others send to ends after them, and watch logs what comes to the last.
+  while (!runners.empty()) runners.pop_back();
   return exit_code;
 }
 
