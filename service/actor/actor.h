@@ -17,6 +17,10 @@ class Actor {
   // Does what is there to do, at most about 100 us of it. Returns whether it did anything.
   virtual bool DoWork(TimeNs now) = 0;
 
+  // The same on the thread of another set (actor_set.h), which must not be held up: leaves what
+  // takes longer to the next DoWork. PrepareToSleep then returns false.
+  virtual bool DoShortWork(TimeNs now) { return DoWork(now); }
+
   // Called before the thread sleeps: arranges to be woken, and returns false when work has come
   // in the meantime, i.e. when the thread must not sleep.
   virtual bool PrepareToSleep() = 0;

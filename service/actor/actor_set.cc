@@ -54,7 +54,7 @@ bool ActorSet::TryRunFirst() {
   TimeNs now = start;
   bool worked = true;
   while (worked && now - start <= kReceiverFor) {
-    worked = actors_.front()->DoWork(now);
+    worked = actors_.front()->DoShortWork(now);
     now = MonotonicNow();
   }
   // The set that runs this one is awake already; others are not run from here.

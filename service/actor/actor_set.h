@@ -4,8 +4,9 @@
 // thread. So a set that has just been idle, and whose turn has sent such a message, runs the
 // receiver on its own thread: for kReceiverFor and a turn, and only if the receiver's thread
 // sleeps. Where that leaves something to do, or under load, the receiver's thread is woken as ever.
-// A thread never waits for the lock of another set, so nothing that one actor does holds up the
-// thread of another for longer than a turn.
+// A thread never waits for the lock of another set, and what takes long is left to the receiver's
+// own (Actor::DoShortWork), so nothing that one actor does holds up the thread of another for
+// longer than a short turn.
 //
 // An actor is still run by one thread at a time; the lock orders what the threads do.
 #pragma once

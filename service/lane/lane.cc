@@ -38,10 +38,9 @@ Lane::Lane(std::uint8_t index, std::string name, transport::NetworkTransport& tr
   groups_.emplace(index, transport, dispatch, peers);
 }
 
-bool Lane::DoWork(TimeNs now) {
+bool Lane::Turn(TimeNs now, Messages which) {
   const bool flushed = dispatch_.Flush(now);
-  inbox_.PopAll(messages_);
-  for (LaneMessage& message : messages_) Handle(std::move(message));
+  const bool handled = HandleInbox(which);
   probe_.Post(now);
   PostHeld(now);
   completions_.clear();
@@ -56,8 +55,24 @@ bool Lane::DoWork(TimeNs now) {
   for (const transport::Completion& completion : completions_) Report(completion);
   bool passed = groups_ && groups_->PassStaging(dispatch_);
   passed |= groups_ && groups_->PassNotices(dispatch_);
-  return flushed || more || measured || answered || passed || !messages_.empty() ||
-         !completions_.empty();
+  return flushed || more || measured || answered || passed || handled || !completions_.empty();
+}
+
+// In their order, so that one which has to wait holds up those behind it.
+bool Lane::HandleInbox(Messages which) {
+  if (next_message_ == messages_.size()) {
+    inbox_.PopAll(messages_);
+    next_message_ = 0;
+  }
+  const std::size_t first = next_message_;
+  for (; next_message_ < messages_.size(); ++next_message_) {
+    LaneMessage& message = messages_[next_message_];
+    const bool takes_long =
+        std::holds_alternative<OpenGroup>(message) || std::holds_alternative<MeasureGroup>(message);
+    if (takes_long && which == Messages::kShort) break;
+    Handle(std::move(message));
+  }
+  return next_message_ > first;
 }
 
 void Lane::Handle(LaneMessage message) {

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <boost/circular_buffer.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -52,9 +53,11 @@ class Lane final : public Actor {
        InboxWriter<PeersMessage>& peers);
 
   std::string_view name() const override { return name_; }
-  bool DoWork(TimeNs now) override;
+  bool DoWork(TimeNs now) override { return Turn(now, Messages::kAll); }
+  bool DoShortWork(TimeNs now) override { return Turn(now, Messages::kShort); }
   bool PrepareToSleep() override {
-    return inbox_.Empty() && !waker_.ConsumeSignal() && transport_.PrepareToSleep();
+    return next_message_ == messages_.size() && inbox_.Empty() && !waker_.ConsumeSignal() &&
+           transport_.PrepareToSleep();
   }
   void Awake() override {}
   TimeNs NextDeadline() const override {
@@ -65,9 +68,15 @@ class Lane final : public Actor {
   Inbox<LaneMessage>& inbox() { return inbox_; }
 
  private:
+  // Groups are opened and measured with memory that the kernel must find first: that takes
+  // milliseconds.
+  enum class Messages : std::uint8_t { kAll, kShort };
+
   Lane(std::uint8_t index, std::string name, transport::Transport& transport, LaneWaker& waker,
        Wakeable& thread, InboxWriter<DispatchMessage>& dispatch, LaneProbe::Way probe_way);
 
+  bool Turn(TimeNs now, Messages which);
+  bool HandleInbox(Messages which);
   void Handle(LaneMessage message);
   void PostHeld(TimeNs now);
   void Cancel(std::uint64_t token);
@@ -81,6 +90,7 @@ class Lane final : public Actor {
   Outgoing<DispatchMessage> dispatch_;
   Inbox<LaneMessage> inbox_;
   std::vector<LaneMessage> messages_;
+  std::size_t next_message_ = 0;                      // of these that is to be handled
   boost::circular_buffer<transport::Transfer> held_;  // accepted from dispatch, not yet posted
   std::vector<transport::Completion> completions_;
   std::uint64_t open_count_ = 0;  // stages that dispatch was not sent the end of

@@ -21,6 +21,9 @@ namespace {
 // Long enough that a test which needs it is known to be broken, and not merely slow.
 constexpr auto kBroken = std::chrono::seconds(20);
 
+// A message that is not for short work.
+constexpr TimeNs kTakesLong = -1;
+
 // Where a turn stands still, and until when.
 struct Stop {
   std::latch entered{1};
@@ -33,6 +36,10 @@ class Receiver final : public Actor {
   explicit Receiver(Wakeable& thread) : inbox_(thread) {}
   std::string_view name() const override { return "receiver"; }
 
+  bool DoShortWork(TimeNs now) override {
+    if (left_.empty()) inbox_.PopAll(left_);
+    return (left_.empty() || left_.back() != kTakesLong) && DoWork(now);
+  }
   bool DoWork(TimeNs now) override {
     if (left_.empty()) inbox_.PopAll(left_);
     const bool due = now >= deadline_;
@@ -42,7 +49,7 @@ class Receiver final : public Actor {
     ++(due ? expired_ : received_);
     deadline_ = kNever;
     if (!due) {
-      if (left_.back() != 0) deadline_ = now + left_.back();
+      if (left_.back() > 0) deadline_ = now + left_.back();
       left_.pop_back();
     }
     if (Stop* const stop = std::exchange(stop_, nullptr)) {
@@ -188,6 +195,13 @@ TEST_F(ActorSets, WakeTheReceiverForWhatIsLeft) {
   StartAll();
   SendAfterIdling({{&first_.inbox, 0}, {&first_.inbox, 0}, {&first_.inbox, 0}});
   ASSERT_TRUE(first_.actor.WaitFor(3));
+  EXPECT_NE(first_.actor.last_thread(), here_);
+}
+
+TEST_F(ActorSets, LeaveWhatTakesLongToTheReceiversThread) {
+  StartAll();
+  SendAfterIdling({{&first_.inbox, kTakesLong}});
+  ASSERT_TRUE(first_.actor.WaitFor(1));
   EXPECT_NE(first_.actor.last_thread(), here_);
 }
 

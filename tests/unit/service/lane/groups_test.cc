@@ -103,6 +103,28 @@ TEST(Groups, AnswerPeersThatAreBehindOnceTheyHaveRoom) {
   EXPECT_EQ(pair.Measured(0).size(), 1U);
 }
 
+TEST(Groups, AreOpenedAndMeasuredOnTheLanesOwnThreadOnly) {
+  Pair pair;
+  Lane& lane = pair.nodes[0]->lane;
+  RecordingInbox<PeersMessage>& peers = pair.nodes[0]->peers;
+  pair.Open(5);
+  EXPECT_FALSE(lane.DoShortWork(0));
+  EXPECT_TRUE(peers.messages.empty());
+  EXPECT_FALSE(lane.PrepareToSleep());
+  EXPECT_TRUE(lane.DoWork(0));
+  EXPECT_EQ(peers.Of<GroupOpened>().size(), 1U);
+  // What comes behind one that waits keeps its place; nobody measures what is closed.
+  pair.Send(0, MeasureGroup{6});
+  pair.Send(0, CloseGroup{.group = 5, .cause = "it ends"});
+  pair.Send(0, MeasureGroup{5});
+  EXPECT_FALSE(lane.DoShortWork(0));
+  EXPECT_TRUE(pair.Measured(0).empty());
+  EXPECT_TRUE(lane.DoWork(0));
+  ASSERT_EQ(pair.Measured(0).size(), 2U);
+  EXPECT_EQ(pair.Measured(0)[0]->group, 6U);
+  EXPECT_FALSE(pair.Measured(0)[1]->cost);
+}
+
 TEST(Groups, MeasureTheSameLineOnEveryNode) {
   Pair pair;
   pair.Open(5);
