@@ -20,7 +20,7 @@ void CodecSamples::Add(const Codec& codec, double bytes, const EncodedSample& sa
   found->last_iteration = iteration;
   found->seen_bytes += bytes;
   found->last[found->samples_count++ % kSamplesMax] = {
-      .bytes = bytes, .wire = wire, .transfer = sample};
+      .bytes = bytes, .wire = wire, .transfer = sample, .of_transfer = sample.seconds > 0};
 }
 
 void CodecSamples::OnWiresChanged(std::span<const transport::CostLine> lines) {
@@ -91,7 +91,9 @@ std::vector<CodecCost> CodecSamples::Costs(std::span<const CodecCost> measured,
     if (!sums.Counts(iteration)) continue;
     double plain = 0;
     double sent = 0;
+    double of_transfers = 0;  // bytes, less those of what this node's processor did by itself
     for (const Sample& each : sums.samples()) {
+      of_transfers += each.of_transfer ? each.bytes : -each.bytes;
       plain += static_cast<double>(each.transfer.use.plain_bytes);
       sent += static_cast<double>(each.transfer.use.sent_bytes);
     }
@@ -103,7 +105,7 @@ std::vector<CodecCost> CodecSamples::Costs(std::span<const CodecCost> measured,
                          .share = std::clamp(sent / plain, kCodecShareMin, 1.0),
                          .encode_s_per_byte = std::min(encode, all),
                          .decode_s_per_byte = std::max(all - encode, 0.0),
-                         .of_transfers = sums.codec.kind != Codec::kPowerSgd};
+                         .of_transfers = of_transfers > 0};
     if (IsCodecCost(cost)) costs.push_back(cost);
   }
   for (const CodecCost& each : measured) {

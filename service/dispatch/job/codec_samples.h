@@ -58,6 +58,7 @@ class CodecSamples {
     double bytes = 0;
     std::size_t wire = 0;
     EncodedSample transfer;
+    bool of_transfer = false;  // or of what this node's processor did by itself
 
     double EncodeSeconds() const { return static_cast<double>(transfer.use.encode_ns) / kSecond; }
     double DecodeSeconds() const { return static_cast<double>(transfer.use.decode_ns) / kSecond; }

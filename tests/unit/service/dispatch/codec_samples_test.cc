@@ -87,6 +87,19 @@ TEST(CodecSamples, AreAsLongAsTransfersTookWithTheLineThatAPlanGoesBy) {
   }
 }
 
+// Else the node that puts its waits down to the wire would seem to have waited least.
+TEST(CodecSamples, AreOfTransfersOnlyWhereMostOfThemSayHowLongTheyTook) {
+  CodecSamples samples;
+  samples.Add(Codec::kInt8, kBytes, UseOf(1e-10), 0, 1);
+  EXPECT_FALSE(CostAt(samples, 1).of_transfers);
+  samples.Add(Codec::kInt8, kBytes, TookOf(1e-10, 40e-3), 0, 1);
+  EXPECT_FALSE(CostAt(samples, 1).of_transfers) << "half of them";
+  EXPECT_NEAR(CostAt(samples, 1).decode_s_per_byte, 5e-11, 1e-14);
+  samples.Add(Codec::kInt8, kBytes, TookOf(1e-10, 40e-3), 0, 1);
+  EXPECT_TRUE(CostAt(samples, 1).of_transfers);
+  EXPECT_GT(CostAt(samples, 1).decode_s_per_byte, 4e-9);
+}
+
 // 64 KiB more than the bytes of each, as plans have it.
 TEST(CodecSamples, HaveAPieceMoreWherePiecesHaveTheirPlaces) {
   CodecSamples samples;
@@ -110,6 +123,7 @@ TEST(CodecSamples, KeepWhatProcessorsTookBesideAnotherWire) {
   const transport::CostLine slow{1e-4, 1e-7};
   const CodecCost after = samples.Costs({}, 2, 0, {&slow, 1}, 1).at(0);
   EXPECT_NEAR(after.decode_s_per_byte, before.decode_s_per_byte, 1e-13);
+  EXPECT_TRUE(after.of_transfers);
 }
 
 TEST(CodecSamples, SayNothingLongAfterTheLast) {

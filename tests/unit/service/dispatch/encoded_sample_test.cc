@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ipc/base/clock.h"
+#include "service/cluster/planning_inputs.h"
 #include "service/dispatch/job/codec_samples.h"
 #include "service/dispatch/job/lane_samples.h"
 #include "service/plan/coded.h"
@@ -97,6 +98,40 @@ TEST(EncodedSample, DirectOnesAreOfProcessorsWhereTheseTookMostOfWhatTheWireDoes
   EXPECT_FALSE(EncodedSampleOf(transfer, kBelieved).is_of_wire);
   constexpr transport::CostLine kExplains{.startup_s = 2e-4, .s_per_byte = 9e-8};
   EXPECT_TRUE(EncodedSampleOf(transfer, kExplains).is_of_wire);
+}
+
+// What a node reports after transfers without servers, of which its own processor took so long.
+NodeSeen SeenBy(double coding_s, double seconds) {
+  LaneSamples lane;
+  CodecSamples codecs;
+  for (std::uint64_t i = 0; i < CodecSamples::kSamplesMax; ++i) {
+    const EncodedSample sample =
+        EncodedSampleOf(TransferOf(Codec::kTopK, 0, coding_s, seconds), kBelieved);
+    codecs.Add(Codec::kTopK, kTransferBytes, sample, 1, i);
+    if (sample.is_of_wire) lane.Add(1, sample.wire_bytes, sample.wire_s);
+    if (!sample.is_of_wire) lane.AddBound(sample.wire_bytes, sample.wire_s);
+  }
+  NodeSeen seen;
+  seen.costs = {{}, lane.Fit(kBelieved)};
+  seen.codecs = codecs.Costs({}, 2, 0, seen.costs, 1);
+  return seen;
+}
+
+// The quick one has waited, and puts that down to the wire; the slow one knows the wire, and that
+// processors took the rest. A plan must not take the better half of both.
+TEST(EncodedSample, PlansExpectWhatTransfersTookAlsoWhereOneNodeIsSlower) {
+  constexpr double kSeconds = 50e-3;
+  const JobShape shape{.nodes = {{.name = "a", .ranks = {0}}, {.name = "b", .ranks = {1}}},
+                       .servers_count = 0,
+                       .agreed = {kBelieved}};
+  for (const double quicker_s : {6e-3, 24e-3, 40e-3}) {
+    const std::vector<NodeSeen> seen = {SeenBy(quicker_s, kSeconds), SeenBy(40e-3, kSeconds)};
+    plan::Route route = RouteOf(shape, seen, kTransferBytes);
+    AddCodecs(route, shape, seen, std::vector<Codec>{Codec::kTopK});
+    const plan::PiecewiseCost& line = route.stages[0].coded.at(0).lines.at(0);
+    EXPECT_NEAR(line.Seconds(static_cast<std::uint64_t>(kTransferBytes)), kSeconds, 0.1 * kSeconds)
+        << quicker_s;
+  }
 }
 
 TEST(ProcessorSeconds, MakeAPlanExpectTheSame) {
