@@ -4,11 +4,16 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
+
+#include "ipc/base/check.h"
 
 namespace headrace::sim {
 namespace {
 
 constexpr std::size_t kSegmentSize = kSlots * kSlotSize;
+constexpr std::size_t kTableSize = kSlotSize - kTableOffset;
+constexpr std::uint32_t kTables = 2;  // the segment of parts tables, where the others are a GPU's
 
 }  // namespace
 
@@ -29,6 +34,8 @@ Rank::Rank(support::HandDrivenNode& node, CompletionChecker& checker, const supp
     node.AddSegment(client_, kSegmentSize);
   } else {
     node.AddDeviceSegment(client_, device, kSegmentSize);
+    const SegmentId tables = node.AddSegment(client_, 2 * kSlots * kTableSize);
+    HR_CHECK(tables == SegmentId{kTables}, tables.value);
   }
   for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
     node.AddTensor(client_, TensorId{slot},
@@ -45,13 +52,9 @@ std::string Rank::Name() const { return fmt::format("job {} rank {}", job_.value
 Planned Rank::Plan(std::uint64_t sequence) const {
   Planned planned = several_nodes_ ? PlanBetweenNodes(seed_, job_, world_size_, sequence)
                                    : PlanOf(seed_, job_, world_size_, sequence);
-  // The table would be in memory of the GPU.
+  // Between nodes they are not of GPUs' memory.
   if (device_ != transport::kHost && MovesInMessages(planned.kind)) {
     planned.kind = Collective::kBroadcast;
-  }
-  if (device_ != transport::kHost && planned.uneven) {
-    planned.kind = Collective::kBroadcast;
-    planned.uneven = false;
   }
   return planned;
 }
@@ -70,6 +73,16 @@ void Rank::PutResultElsewhere(const Planned& planned, std::vector<ipc::PartRow>&
   open.part = own.sent_offset * size;
   const std::span<std::byte> part = Slot(*open.slot).subspan(open.part, own.sent_count * size);
   open.part_bytes.assign(part.begin(), part.end());
+}
+
+// Behind what the slot holds, or, where that is memory of a GPU, in memory of the host.
+void Rank::PutTable(std::uint32_t slot, const std::vector<ipc::PartRow>& rows,
+                    ipc::Record& record) const {
+  const bool on_gpu = device_ != transport::kHost;
+  record.parts = on_gpu ? kTables : slot / kSlots;
+  record.tag = on_gpu ? slot * kTableSize : slot % kSlots * kSlotSize + kTableOffset;
+  std::memcpy(client_.Memory(record.parts).data() + record.tag, rows.data(),
+              rows.size() * sizeof(ipc::PartRow));
 }
 
 std::optional<std::vector<std::byte>> Rank::AsInPlace(const Open& open,
@@ -102,9 +115,7 @@ bool Rank::Post(Manner manner, std::uint32_t timeout_ms, Dice& dice) {
     if (planned.kind == Collective::kReduceScatter && dice.Chance(50)) {
       PutResultElsewhere(planned, rows, record, open);
     }
-    std::memcpy(memory.data() + kTableOffset, rows.data(), rows.size() * sizeof(ipc::PartRow));
-    record.parts = *slot / kSlots;
-    record.tag = *slot % kSlots * kSlotSize + kTableOffset;
+    PutTable(*slot, rows, record);
   }
   if (manner == Manner::kDisagrees) Disagree(record, world_size_, dice);
   if (manner == Manner::kBadRecord) Spoil(record, world_size_, dice);
@@ -223,15 +234,18 @@ std::optional<std::string> Rank::CheckEnded() {
 
 std::optional<std::string> Rank::CheckOperation(const Open& open) {
   const auto due = std::ranges::find(stream_, open.record, &StreamWork::record);
-  if (due != stream_.end()) due->gradient.clear();
+  // What comes before it in the stream is still to write its input.
+  const bool is_early = due != stream_.end();
+  if (is_early) due->gradient.clear();
   const std::span<std::byte> memory = Slot(*open.slot);
   const std::span<const std::byte> segment = node_.ServiceMemory(client_, *open.slot / kSlots);
   if (!segment.empty() && node_.Uses(segment.subspan(*open.slot % kSlots * kSlotSize, kSlotSize))) {
     return fmt::format("{}: operation {} has ended while the lane uses its memory", Name(),
                        open.sequence);
   }
-  const std::optional<std::vector<std::byte>> result =
-      AsInPlace(open, {memory.begin(), memory.begin() + static_cast<std::ptrdiff_t>(open.size)});
+  std::optional<std::vector<std::byte>> result{
+      {memory.begin(), memory.begin() + static_cast<std::ptrdiff_t>(open.size)}};
+  if (!is_early) result = AsInPlace(open, std::move(*result));
   if (!result) {
     return fmt::format("{}: operation {} has written to its input", Name(), open.sequence);
   }

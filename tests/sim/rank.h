@@ -24,8 +24,8 @@ inline constexpr std::ptrdiff_t kMessagesOpenMax = 8;
 class Rank {
  public:
   // Attaches the rank with two segments; tensor i is slot i of the first, as float32. The checker
-  // knows the job as `known_as`, 0: as the node does. The segments are memory of GPU `device`;
-  // kHost: of the host.
+  // knows the job as `known_as`, 0: as the node does. The segments are memory of GPU `device`, and
+  // a third one holds parts tables; kHost: of the host.
   Rank(support::HandDrivenNode& node, CompletionChecker& checker, const support::JobSpec& job,
        std::uint32_t rank, std::uint64_t seed, JobId known_as = {}, int device = transport::kHost);
 
@@ -111,6 +111,8 @@ class Rank {
   // before the table.
   void PutResultElsewhere(const Planned& planned, std::vector<ipc::PartRow>& rows,
                           ipc::Record& record, Open& open) const;
+  void PutTable(std::uint32_t slot, const std::vector<ipc::PartRow>& rows,
+                ipc::Record& record) const;
   // What the slot would hold had the part been reduced in place; nothing where it was touched.
   std::optional<std::vector<std::byte>> AsInPlace(const Open& open,
                                                   std::vector<std::byte> memory) const;

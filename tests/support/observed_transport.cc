@@ -36,6 +36,16 @@ bool ObservedTransport::DoWork(TimeNs now, std::vector<transport::Completion>& c
 
 bool ObservedTransport::Uses(std::span<const std::byte> memory) const {
   return std::ranges::any_of(open_, [memory](const transport::Transfer& transfer) {
+    const auto holds = [memory](const std::byte* begin, std::size_t size) {
+      return begin != nullptr && begin < memory.data() + memory.size() &&
+             memory.data() < begin + size;
+    };
+    const std::size_t part = transfer.Bytes() / std::max(transfer.members_count, 1U);
+    const auto is_output = [&](const std::byte* output) { return holds(output, part); };
+    if (std::ranges::any_of(transfer.outputs, is_output)) return true;
+    const bool elsewhere =
+        transfer.kind == Collective::kReduce && transfer.output != transfer.members[transfer.root];
+    if (elsewhere && holds(transfer.output, transfer.Bytes())) return true;
     return std::ranges::any_of(transfer.Members(), [&](const std::byte* member) {
       for (transport::RunWalk walk(transfer); !walk.over(); walk.Next()) {
         const std::byte* const begin = member + walk.stretch().offset;
