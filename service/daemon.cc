@@ -88,6 +88,7 @@ Result<LoopInboxes> OpenInboxes() {
                      .http = std::move(http).value()};
 }
 
+// What Run starts a lane's thread with.
 struct ThreadOfLane {
   std::string name;
   ActorSet* actors = nullptr;
