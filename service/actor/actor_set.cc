@@ -53,7 +53,7 @@ bool ActorSet::TryRunFirst() {
   const TimeNs start = MonotonicNow();
   TimeNs now = start;
   bool worked = true;
-  while (worked && now - start <= kReceiverFor) {
+  while (worked && !IsWanted() && now - start <= kReceiverFor) {
     worked = actors_.front()->DoShortWork(now);
     now = MonotonicNow();
   }
@@ -73,7 +73,9 @@ void ActorSet::Sleep(std::unique_lock<std::mutex>& lock, const std::stop_token& 
     const TimeNs until = sleeps_until_ns_;
     lock.unlock();
     sleeper_.Sleep(until == kNever ? kNever : until - MonotonicNow());
+    is_wanted_.store(true);
     lock.lock();
+    is_wanted_.store(false);
   }
   EndSleep();
   idle_ns_ = MonotonicNow();

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <future>
 #include <latch>
@@ -244,6 +246,55 @@ TEST_F(ActorSets, DoNotWaitForAReceiverThatWorks) {
   SendAfterIdling({{&first_.inbox, 0}});
   stop.left.count_down();
   ASSERT_TRUE(first_.actor.WaitFor(2));
+}
+
+// Counts turns that begin on others' threads although the own one waits.
+class WaitedFor final : public Actor {
+ public:
+  explicit WaitedFor(Wakeable& thread) : inbox_(thread) {}
+  std::string_view name() const override { return "waited for"; }
+  bool DoWork(TimeNs now) override {
+    if (std::this_thread::get_id() != sender || !set->IsWanted()) {
+      in_a_row_ = 0;
+    } else {
+      most.store(std::max(most.load(), ++in_a_row_));
+    }
+    inbox_.PopAll(messages_);
+    if (messages_.empty()) return false;
+    while (MonotonicNow() < now + 10 * kMicrosecond) continue;
+    return true;
+  }
+  bool PrepareToSleep() override { return inbox_.Empty(); }
+  void Awake() override {}
+  TimeNs NextDeadline() const override { return kNever; }
+
+  Inbox<TimeNs>& inbox() { return inbox_; }
+  // Before the first message.
+  std::thread::id sender;
+  const ActorSet* set = nullptr;
+  std::atomic<int> most = 0;
+
+ private:
+  Inbox<TimeNs> inbox_;
+  std::vector<TimeNs> messages_;
+  int in_a_row_ = 0;
+};
+
+TEST_F(ActorSets, LeaveASetToItsOwnThreadThatWaits) {
+  const std::unique_ptr<Sleeper> sleeper = std::move(Sleeper::Create().value());
+  WaitedFor actor(*sleeper);
+  ActorSet receiver({&actor}, *sleeper);
+  actor.sender = here_;
+  actor.set = &receiver;
+  LateWake wake(*sleeper);
+  LateInbox<TimeNs> inbox(actor.inbox(), wake);
+  set_.AddReceiver(wake, receiver);
+  const Runner runner("test", receiver, *sleeper, 0);
+  for (int round = 0; round < 10'000; ++round) {
+    SendAfterIdling({{&inbox, 0}});
+    if (round % 4 == 0) sleeper->Interrupt();
+  }
+  EXPECT_LE(actor.most.load(), 1);
 }
 
 }  // namespace
